@@ -1,0 +1,59 @@
+// The ggml backends: modules loaded once from the package's own directory, their devices, and llama.cpp's log.
+#pragma once
+
+#include <ggml-backend.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace decider {
+
+struct DeviceInfo {
+    std::string name;         // "CPU", "Vulkan0", ...
+    std::string description;  // the hardware's own name
+    std::string kind;         // "cpu", "gpu", "igpu" or "accel"
+    std::string backend;      // "CPU", "Vulkan", ...
+    size_t memory_free;       // bytes
+    size_t memory_total;      // bytes
+};
+
+struct LogLine {
+    int level;  // a ggml_log_level
+    std::string text;
+};
+
+// Load the backend modules that lie in `directory`; later calls do nothing. Throws BackendError when no CPU device
+// comes of it, naming the modules that did not load and why.
+void load_backends(const std::filesystem::path & directory);
+
+std::vector<DeviceInfo> devices();
+
+// The device a request names: "auto" (the first GPU, else the CPU), "cpu", a backend ("vulkan") or an exact device name
+// ("Vulkan1"), in any case. Throws BackendError with the list of devices when there is none such.
+ggml_backend_dev_t find_device(const std::string & request);
+
+bool is_gpu(ggml_backend_dev_t device);
+
+// llama.cpp's log lines since the last call, oldest first. They are collected, never printed; the newest thousand are
+// kept. `set_log_level` sets the lowest level that is collected.
+std::vector<LogLine> drain_log();
+void set_log_level(int level);
+
+// Collects the error lines that llama.cpp logs on this thread while it lives, for an error message.
+class ErrorCapture {
+  public:
+    ErrorCapture();
+    ~ErrorCapture();
+    ErrorCapture(const ErrorCapture &) = delete;
+    ErrorCapture & operator=(const ErrorCapture &) = delete;
+    std::string text() const { return text_; }
+    void append(const std::string & line) { text_ += (text_.empty() ? "" : "; ") + line; }
+
+  private:
+    std::string text_;
+    ErrorCapture * outer_;
+};
+
+}  // namespace decider

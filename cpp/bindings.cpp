@@ -1,0 +1,216 @@
+// The Python module _native: translates arguments and errors, nothing else.
+#include "backend.h"
+#include "engine.h"
+#include "errors.h"
+#include "model.h"
+
+#include <dlfcn.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace decider {
+namespace {
+
+template <typename T>
+using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename T>
+using Output = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+
+// How often a waiting call looks for Ctrl-C and for its caller's wish to cancel.
+constexpr auto patience = std::chrono::milliseconds(20);
+
+template <typename T>
+std::vector<T> to_vector(const Input<T> & array) {
+    return {array.data(), array.data() + array.shape(0)};
+}
+
+template <typename T>
+Output<T> to_array(const std::vector<T> & values) {
+    auto * copy = new std::vector<T>(values);
+    nb::capsule owner(copy, [](void * p) noexcept { delete static_cast<std::vector<T> *>(p); });
+    return Output<T>(copy->data(), {copy->size()}, owner);
+}
+
+std::filesystem::path library_directory() {
+    Dl_info info{};
+    dladdr(reinterpret_cast<const void *>(&library_directory), &info);
+    return std::filesystem::absolute(info.dli_fname).parent_path() / "lib";
+}
+
+void raise(const Error & error) {
+    const nb::object type = nb::module_::import_("decider_native.errors").attr(error.python_class());
+    nb::object value;
+    if (const auto * large = dynamic_cast<const PayloadTooLarge *>(&error)) {
+        value = type(error.what(), "tokens"_a = large->tokens, "limit"_a = large->limit);
+    } else {
+        value = type(error.what());
+    }
+    PyErr_SetObject(type.ptr(), value.ptr());
+}
+
+std::shared_ptr<Model> load_model(std::string path, std::string device, std::optional<int> gpu_layers,
+                                  std::optional<bool> exact) {
+    const nb::gil_scoped_release release;
+    load_backends(library_directory());
+    return std::make_shared<Model>(ModelOptions{std::move(path), std::move(device), gpu_layers, exact});
+}
+
+// Frees the context and joins the owner thread without holding the GIL.
+struct EngineDeleter {
+    void operator()(Engine * engine) const {
+        const nb::gil_scoped_release release;
+        delete engine;
+    }
+};
+
+std::shared_ptr<Engine> make_engine(std::shared_ptr<Model> model, int threads, int context_tokens, int parallel_rows) {
+    const nb::gil_scoped_release release;
+    return {new Engine(std::move(model), EngineOptions{threads, context_tokens, parallel_rows}), EngineDeleter{}};
+}
+
+Evaluation evaluate(Engine & engine, const Input<int32_t> & tokens, const Input<int64_t> & row_ends,
+                    const Input<int32_t> & label_counts, std::optional<double> timeout,
+                    const std::optional<nb::callable> & cancelled) {
+    Request request{to_vector(tokens), to_vector(row_ends), to_vector(label_counts), std::nullopt};
+    if (timeout) {
+        request.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*timeout));
+    }
+    std::shared_ptr<Job> job;
+    const auto wait = [&](Clock::duration how_long) {
+        const nb::gil_scoped_release release;
+        if (!job) {
+            job = engine.submit(std::move(request));
+        }
+        return engine.wait(job, how_long);
+    };
+    while (!wait(patience)) {
+        bool stop = false;
+        bool failed = PyErr_CheckSignals() != 0;
+        if (!failed && cancelled) {
+            nb::object answer = nb::steal(PyObject_CallNoArgs(cancelled->ptr()));
+            failed = !answer.is_valid();
+            stop = !failed && PyObject_IsTrue(answer.ptr()) == 1;
+        }
+        if (failed || stop) {
+            engine.cancel(job);
+        }
+        if (failed) {  // KeyboardInterrupt, or the caller's own error: it leaves when the model has stopped
+            nb::python_error error;
+            while (!wait(patience)) {
+            }
+            throw error;
+        }
+    }
+    return engine.take(job);
+}
+
+}  // namespace
+}  // namespace decider
+
+NB_MODULE(_native, m) {
+    using namespace decider;
+    nb::set_leak_warnings(false);  // a Decider that lives until exit is no leak
+    m.doc() = "llama.cpp behind decider_native.engine; import that module instead.";
+
+    nb::register_exception_translator([](const std::exception_ptr & pointer, void *) {
+        try {
+            std::rethrow_exception(pointer);
+        } catch (const Error & error) {
+            raise(error);
+        }
+    });
+
+    nb::class_<DeviceInfo>(m, "DeviceInfo", "A device that a loaded backend module offers.")
+        .def_ro("name", &DeviceInfo::name)
+        .def_ro("description", &DeviceInfo::description)
+        .def_ro("kind", &DeviceInfo::kind)
+        .def_ro("backend", &DeviceInfo::backend)
+        .def_ro("memory_free", &DeviceInfo::memory_free)
+        .def_ro("memory_total", &DeviceInfo::memory_total);
+
+    nb::class_<Evaluation>(m, "Evaluation", "What one call read.")
+        .def_prop_ro(
+            "logits", [](const Evaluation & e) { return to_array(e.logits); }, nb::rv_policy::move,
+            "Label logits of all rows, float32.")
+        .def_prop_ro(
+            "log_normalizers", [](const Evaluation & e) { return to_array(e.log_normalizers); }, nb::rv_policy::move,
+            "Per row, log of the sum of exp over the whole vocabulary, float64.")
+        .def_ro("decoded_tokens", &Evaluation::decoded_tokens)
+        .def_ro("padded_tokens", &Evaluation::padded_tokens);
+
+    nb::class_<Model>(m, "Model", "One GGUF file on one device. Immutable and thread-safe.")
+        .def(nb::new_(&load_model), "path"_a, "device"_a, "gpu_layers"_a.none(), "exact"_a.none())
+        .def(
+            "tokenize",
+            [](const Model & model, std::string_view text, bool parse_special) {
+                std::vector<Token> tokens;
+                {
+                    const nb::gil_scoped_release release;
+                    tokens = model.tokenize(text, parse_special);
+                }
+                return to_array(tokens);
+            },
+            "text"_a, "parse_special"_a)
+        .def(
+            "detokenize", [](const Model & model, const Input<int32_t> & tokens) {
+                const std::string text = model.detokenize({tokens.data(), tokens.shape(0)});
+                return nb::bytes(text.data(), text.size());
+            },
+            "tokens"_a)
+        .def_prop_ro("labels", [](const Model & model) { return to_array(model.labels()); }, nb::rv_policy::move)
+        .def_prop_ro("metadata", &Model::metadata)
+        .def_prop_ro("chat_template", &Model::chat_template)
+        .def_prop_ro("description", &Model::description)
+        .def_prop_ro("leading_token", &Model::leading_token)
+        .def_prop_ro("vocabulary_size", &Model::vocabulary_size)
+        .def_prop_ro("longest_token_bytes", &Model::longest_token_bytes)
+        .def_prop_ro("trained_context", &Model::trained_context)
+        .def_prop_ro("parameters", &Model::parameters)
+        .def_prop_ro("size_bytes", &Model::size_bytes)
+        .def_prop_ro("device", &Model::device)
+        .def_prop_ro("device_description", &Model::device_description)
+        .def_prop_ro("on_gpu", &Model::on_gpu)
+        .def_prop_ro("exact", &Model::exact);
+
+    nb::class_<Engine>(m, "Engine", "One context and the thread that owns it. Thread-safe.")
+        .def(nb::new_(&make_engine), "model"_a, "threads"_a, "context_tokens"_a, "parallel_rows"_a)
+        .def("evaluate", &evaluate, "tokens"_a, "row_ends"_a, "label_counts"_a, "timeout"_a.none(),
+             "cancelled"_a.none())
+        .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())
+        .def_prop_ro("context_tokens", &Engine::context_tokens)
+        .def_prop_ro("step_tokens", &Engine::step_tokens)
+        .def_prop_ro("min_step_tokens", &Engine::min_step_tokens)
+        .def_prop_ro("sequences", &Engine::sequences);
+
+    m.def("devices", [] {
+        load_backends(library_directory());
+        return devices();
+    });
+    m.def(
+        "drain_log", [] {
+            std::vector<nb::tuple> lines;
+            for (const LogLine & line : drain_log()) {
+                lines.push_back(nb::make_tuple(line.level, line.text));
+            }
+            return lines;
+        },
+        nb::sig("def drain_log() -> list[tuple[int, str]]"));
+    m.def("set_log_level", &set_log_level, "level"_a);
+    m.def(
+        "quantize", [](const std::string & source, const std::string & target, const std::string & type) {
+            load_backends(library_directory());
+            quantize(source, target, type);
+        },
+        "source"_a, "target"_a, "type"_a, nb::call_guard<nb::gil_scoped_release>());
+}

@@ -1,0 +1,202 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace decider {
+namespace {
+
+size_t common_prefix(Row a, Row b) {
+    const size_t n = std::min(a.size(), b.size());
+    return std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin();
+}
+
+// Writes the steps of one call. Rows are addressed by their place in `order`, where equal prefixes are neighbours.
+class Planner {
+  public:
+    Planner(std::span<const Row> rows, const Budget & budget) : rows_(rows), budget_(budget) {
+        plan_.same_as.resize(rows.size());
+        std::vector<int> sorted(rows.size());
+        std::iota(sorted.begin(), sorted.end(), 0);
+        std::stable_sort(sorted.begin(), sorted.end(), [&](int a, int b) {
+            return std::lexicographical_compare(rows[a].begin(), rows[a].end(), rows[b].begin(), rows[b].end());
+        });
+        for (const int row : sorted) {
+            const bool repeats = !order_.empty() && std::ranges::equal(rows[order_.back()], rows[row]);
+            plan_.same_as[row] = repeats ? order_.back() : row;
+            if (!repeats) {
+                order_.push_back(row);
+            }
+        }
+        for (size_t i = 1; i < order_.size(); ++i) {
+            const Row a = rows[order_[i - 1]];
+            const Row b = rows[order_[i]];
+            shared_.push_back(static_cast<int>(std::min({common_prefix(a, b), a.size() - 1, b.size() - 1})));
+        }
+        free_.resize(budget.sequences);
+        std::iota(free_.rbegin(), free_.rend(), 0);
+    }
+
+    Plan run() {
+        if (!order_.empty()) {
+            const int sequence = take();
+            walk(0, order_.size(), 0, sequence);
+            give_back(sequence);
+        }
+        return std::move(plan_);
+    }
+
+  private:
+    // Decode the rows order_[first, last) on `sequence`, which holds their first `done` tokens. Several rows need one
+    // free sequence to fork into.
+    void walk(size_t first, size_t last, int done, int sequence) {
+        if (last - first == 1) {
+            read(first, done, sequence);
+            return;
+        }
+        const int shared = *std::min_element(shared_.begin() + first, shared_.begin() + last - 1);
+        // A cut shorter than a step costs tokens instead: the children decode what they share each for itself.
+        const bool cut = shared - done >= budget_.min_step_tokens;
+        if (cut) {
+            extend(first, done, shared, sequence);
+        }
+        branch(first, last, shared, cut ? shared : done, sequence);
+    }
+
+    // Split order_[first, last) where neighbours share no more than `depth` tokens, and decode every part.
+    void branch(size_t first, size_t last, int depth, int done, int sequence) {
+        std::vector<size_t> single;
+        std::vector<std::pair<size_t, size_t>> groups;
+        for (size_t start = first, i = first; i < last; ++i) {
+            if (i + 1 < last && shared_[i] > depth) {
+                continue;
+            }
+            if (i > start && free_.size() > 1) {
+                groups.emplace_back(start, i + 1);
+            } else {  // one row, or a group that would find no sequence to fork into
+                for (size_t at = start; at <= i; ++at) {
+                    single.push_back(at);
+                }
+            }
+            start = i + 1;
+        }
+        for (const auto & [from, to] : groups) {
+            if (single.empty() && to == groups.back().second) {
+                walk(from, to, done, sequence);
+                return;
+            }
+            const int child = fork(sequence);
+            walk(from, to, done, child);
+            give_back(child);
+        }
+        read_all(single, done, sequence);
+    }
+
+    // Read single rows that hang at one node, up to rows_per_step of them in one decode step. The last row of all
+    // extends the node's own sequence.
+    void read_all(std::span<const size_t> single, int done, int sequence) {
+        while (!single.empty()) {
+            const size_t most = std::min({single.size(), size_t(budget_.rows_per_step), free_.size()});
+            const std::span<const size_t> now = single.first(std::max<size_t>(1, std::min(most, fitting(single, done))));
+            single = single.subspan(now.size());
+            std::vector<int> sequences;
+            for (size_t i = 0; i < now.size(); ++i) {
+                sequences.push_back(single.empty() && i + 1 == now.size() ? sequence : fork(sequence));
+            }
+            if (now.size() == 1) {
+                read(now[0], done, sequences[0]);
+            } else {
+                Decode decode;
+                for (size_t i = 0; i < now.size(); ++i) {
+                    decode.segments.push_back(last_segment(now[i], done, sequences[i]));
+                }
+                push(std::move(decode));
+            }
+            for (const int used : sequences) {
+                if (used != sequence) {
+                    give_back(used);
+                }
+            }
+        }
+    }
+
+    // How many of `single`, counted from the front, fit into one step.
+    size_t fitting(std::span<const size_t> single, int done) const {
+        int tokens = 0;
+        size_t n = 0;
+        for (; n < single.size(); ++n) {
+            const Segment s = last_segment(single[n], done, 0);
+            tokens += s.end - s.begin + s.padding;
+            if (tokens > budget_.step_tokens) {
+                break;
+            }
+        }
+        return n;
+    }
+
+    Segment last_segment(size_t at, int begin, int sequence) const {
+        const int end = length(at);
+        return {sequence, order_[at], begin, end, std::max(0, budget_.min_step_tokens - (end - begin)), true};
+    }
+
+    // Decode the rest of one row and read it; a long rest in even pieces.
+    void read(size_t at, int done, int sequence) {
+        const int rest = length(at) - done;
+        const int last = length(at) - rest / pieces(rest);
+        extend(at, done, last, sequence);
+        push(Decode{{last_segment(at, last, sequence)}});
+    }
+
+    // Decode tokens [begin, end) of a row without reading anything, in even pieces no longer than a step.
+    void extend(size_t at, int begin, int end, int sequence) {
+        const int n = pieces(end - begin);
+        const auto edge = [&](int i) { return begin + int(int64_t(end - begin) * i / n); };
+        for (int i = 0; i < n; ++i) {
+            push(Decode{{{sequence, order_[at], edge(i), edge(i + 1), 0, false}}});
+        }
+    }
+
+    int pieces(int tokens) const { return (tokens + budget_.step_tokens - 1) / budget_.step_tokens; }
+
+    int length(size_t at) const { return int(rows_[order_[at]].size()); }
+
+    void push(Decode decode) {
+        for (const Segment & s : decode.segments) {
+            plan_.decoded_tokens += s.end - s.begin;
+            plan_.padded_tokens += s.padding;
+        }
+        plan_.steps.push_back(std::move(decode));
+    }
+
+    int take() {
+        const int sequence = free_.back();
+        free_.pop_back();
+        return sequence;
+    }
+
+    int fork(int source) {
+        const int target = take();
+        plan_.steps.push_back(Fork{source, target});
+        return target;
+    }
+
+    void give_back(int sequence) {
+        plan_.steps.push_back(Drop{sequence});
+        free_.push_back(sequence);
+    }
+
+    std::span<const Row> rows_;
+    const Budget budget_;
+    std::vector<int> order_;   // distinct rows, sorted
+    std::vector<int> shared_;  // shared_[i]: tokens that order_[i] and order_[i + 1] share
+    std::vector<int> free_;    // sequences not in use, the lowest last
+    Plan plan_;
+};
+
+}  // namespace
+
+Plan make_plan(std::span<const Row> rows, const Budget & budget) {
+    return Planner(rows, budget).run();
+}
+
+}  // namespace decider

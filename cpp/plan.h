@@ -1,0 +1,63 @@
+// Token rows -> prefix tree -> decode steps. Pure: no llama.cpp, no threads, no globals.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+namespace decider {
+
+using Token = int32_t;
+using Row = std::span<const Token>;
+
+// What a plan may use.
+struct Budget {
+    int step_tokens;      // most tokens of one decode step, padding included; at least twice min_step_tokens
+    int min_step_tokens;  // a shorter decode step is padded at its end, or not cut off at all; at least 1
+    int sequences;        // most sequences that live at the same time; at least 2
+    int rows_per_step;    // most rows that share one decode step; 1 makes a row's arithmetic its own
+};
+
+// Decode tokens [begin, end) of `row` at the end of `sequence`, then `padding` tokens that nobody reads.
+struct Segment {
+    int sequence;
+    int row;
+    int begin;
+    int end;
+    int padding;
+    bool read;  // the row ends here: its label logits are read at token end - 1
+};
+
+struct Decode {
+    std::vector<Segment> segments;
+};
+
+struct Fork {
+    int source;
+    int target;
+};
+
+struct Drop {
+    int sequence;
+};
+
+using Step = std::variant<Decode, Fork, Drop>;
+
+struct Plan {
+    std::vector<Step> steps;
+    std::vector<int> same_as;  // per row: the row that is decoded for it (itself, or an equal row before it)
+    int64_t decoded_tokens = 0;
+    int64_t padded_tokens = 0;
+};
+
+// Plan the decoding of `rows` so that shared prefixes are decoded once, within `budget`.
+//
+// Rows form a radix tree that is walked depth first; a node's state is forked for its children and extended in place
+// by the last of them. A branch that finds no free sequence is decoded without sharing below it. Every row keeps at
+// least its last token for itself: a decode step then reads each row at the end of a segment of its own.
+//
+// Rows must not be empty, and no row plus its padding may exceed what the caller's memory holds.
+Plan make_plan(std::span<const Row> rows, const Budget & budget);
+
+}  // namespace decider
