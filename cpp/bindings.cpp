@@ -81,7 +81,7 @@ std::shared_ptr<Engine> make_engine(std::shared_ptr<Model> model, int threads, i
 
 Evaluation evaluate(Engine & engine, const Input<int32_t> & tokens, const Input<int64_t> & row_ends,
                     const Input<int32_t> & label_counts, std::optional<double> timeout,
-                    const std::optional<nb::callable> & cancelled) {
+                    const std::optional<nb::typed<nb::callable, bool()>> & cancelled) {
     Request request{to_vector(tokens), to_vector(row_ends), to_vector(label_counts), std::nullopt};
     if (timeout) {
         request.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*timeout));

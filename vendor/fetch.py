@@ -48,7 +48,7 @@ def pip_command() -> list[str]:
     if found := shutil.which("pip") or shutil.which("pip3"):
         return [found]
     raise SystemExit(
-        "vendor/fetch.py: pip is needed to fetch llama.cpp; install pip, or point DECIDER_NATIVE_LLAMA_CPP at a checkout"
+        "vendor/fetch.py: pip is needed to fetch llama.cpp; install it, or point DECIDER_NATIVE_LLAMA_CPP at a checkout"
     )
 
 

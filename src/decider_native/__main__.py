@@ -1,0 +1,5 @@
+"""``python -m decider_native``."""
+
+from .cli import main
+
+raise SystemExit(main())

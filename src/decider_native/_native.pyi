@@ -1,0 +1,126 @@
+"""llama.cpp behind decider_native.engine; import that module instead."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+class DeviceInfo:
+    """A device that a loaded backend module offers."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def memory_free(self) -> int: ...
+
+    @property
+    def memory_total(self) -> int: ...
+
+class Evaluation:
+    """What one call read."""
+
+    @property
+    def logits(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+        """Label logits of all rows, float32."""
+
+    @property
+    def log_normalizers(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """Per row, log of the sum of exp over the whole vocabulary, float64."""
+
+    @property
+    def decoded_tokens(self) -> int: ...
+
+    @property
+    def padded_tokens(self) -> int: ...
+
+class Model:
+    """One GGUF file on one device. Immutable and thread-safe."""
+
+    def __init__(self, path: str, device: str, gpu_layers: int | None, exact: bool | None) -> None: ...
+
+    def tokenize(self, text: str, parse_special: bool) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    def detokenize(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> bytes: ...
+
+    @property
+    def labels(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def metadata(self) -> dict[str, str]: ...
+
+    @property
+    def chat_template(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def leading_token(self) -> int | None: ...
+
+    @property
+    def vocabulary_size(self) -> int: ...
+
+    @property
+    def longest_token_bytes(self) -> int: ...
+
+    @property
+    def trained_context(self) -> int: ...
+
+    @property
+    def parameters(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def device_description(self) -> str: ...
+
+    @property
+    def on_gpu(self) -> bool: ...
+
+    @property
+    def exact(self) -> bool: ...
+
+class Engine:
+    """One context and the thread that owns it. Thread-safe."""
+
+    def __init__(self, model: Model, threads: int, context_tokens: int, parallel_rows: int) -> None: ...
+
+    def evaluate(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row_ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], label_counts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], timeout: float | None, cancelled: Callable[[], bool] | None) -> Evaluation: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def context_tokens(self) -> int: ...
+
+    @property
+    def step_tokens(self) -> int: ...
+
+    @property
+    def min_step_tokens(self) -> int: ...
+
+    @property
+    def sequences(self) -> int: ...
+
+def devices() -> list[DeviceInfo]: ...
+
+def drain_log() -> list[tuple[int, str]]: ...
+
+def set_log_level(level: int) -> None: ...
+
+def quantize(source: str, target: str, type: str) -> None: ...

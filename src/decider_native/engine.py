@@ -1,0 +1,334 @@
+"""One loaded model: pieces of text to token ids, rows of token ids to label logits. The only door to `_native`."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import unicodedata
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _native
+from .errors import InvalidRequest, PayloadTooLarge
+from .prompts import Control, Label, Piece
+
+__all__ = ["Device", "Engine", "Mode", "Reading", "Readings", "devices", "quantize"]
+
+Mode: TypeAlias = Literal["auto", "exact", "fast"]
+TokenIds: TypeAlias = NDArray[np.int32]
+
+MODES: tuple[Mode, ...] = ("auto", "exact", "fast")
+
+# Tokenizers whose Hugging Face original normalizes to NFC before its BPE; llama.cpp's does not.
+_NFC_TOKENIZERS = frozenset({"deepseek-r1-qwen", "olmo", "qwen2", "qwen35"})
+
+_logger = logging.getLogger("decider_native.engine")
+_llama_logger = logging.getLogger("decider_native.llama")
+# llama.cpp's levels: 1 debug, 2 info, 3 warning, 4 error.
+_LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+
+_live: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that a backend module of this package offers; memory in bytes."""
+
+    name: str
+    description: str
+    kind: str
+    backend: str
+    memory_free: int
+    memory_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the model says at the end of one row.
+
+    Attributes
+    ----------
+    logits
+        Logits of the row's labels before any temperature, float32 of shape (labels,).
+    label_mass
+        Share of the full next-token probability that these labels hold, 0 to 1.
+    """
+
+    logits: NDArray[np.float32]
+    label_mass: float
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """The readings of one call, in row order, and the tokens that were decoded for them (padding apart)."""
+
+    rows: tuple[Reading, ...]
+    decoded_tokens: int
+    padded_tokens: int
+
+
+class Engine:
+    """A GGUF file on a device, ready to read rows. Thread-safe; calls run one after another on a thread of its own.
+
+    Parameters
+    ----------
+    path
+        The GGUF file.
+    device, gpu_layers
+        A device as `Decider` takes it, and how many layers go to a GPU (None: all).
+    threads
+        CPU threads; None: the cores this process may use, at most 8.
+    context_tokens
+        Longest row in tokens; never more than the model was trained for.
+    parallel_questions
+        Rows that share one decode step in fast mode.
+    mode
+        ``"exact"``: a row's logits are the same bits whatever else is in the call. ``"fast"`` gives that up.
+        ``"auto"``: exact unless a GPU does the work.
+    parse_special
+        Whether the text of control tokens in a caller's text becomes those tokens.
+
+    Raises
+    ------
+    ModelLoadError
+        The file is no causal language model that llama.cpp can load, or memory does not suffice.
+    BackendError
+        There is no such device.
+    InvalidRequest
+        An argument out of range.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        device: str = "auto",
+        gpu_layers: int | None = None,
+        threads: int | None = None,
+        context_tokens: int = 16384,
+        parallel_questions: int = 8,
+        mode: Mode = "auto",
+        parse_special: bool = False,
+    ) -> None:
+        if mode not in MODES:
+            raise InvalidRequest(f"must be one of {', '.join(MODES)}; got {mode!r}", field="mode")
+        threads = _in_range(threads if threads is not None else min(8, _usable_cores()), "threads", 1, 512)
+        context_tokens = _in_range(context_tokens, "context_tokens", 64, 2**24)
+        parallel_questions = _in_range(parallel_questions, "parallel_questions", 1, 64)
+        if gpu_layers is not None:
+            gpu_layers = _in_range(gpu_layers, "gpu_layers", 0, 2**16)
+        _native.set_log_level(_wanted_log_level())
+        exact = None if mode == "auto" else mode == "exact"
+        try:
+            self._model = _native.Model(os.fspath(path), device, gpu_layers, exact)
+            self._engine = _native.Engine(self._model, threads, context_tokens, parallel_questions)
+        finally:
+            _forward_log()
+        self.path = Path(path)
+        self.threads = threads
+        self.mode: Mode = "exact" if self._model.exact else "fast"
+        self.parse_special = parse_special
+        self.context_tokens = self._engine.context_tokens
+        self.label_count = len(self._model.labels)
+        self.device = self._model.device
+        self.metadata: Mapping[str, str] = self._model.metadata
+        self._labels = self._model.labels
+        self._leading = self._model.leading_token
+        self._normalizes = self.metadata.get("tokenizer.ggml.pre") in _NFC_TOKENIZERS
+        self._longest_text = self._model.longest_token_bytes * self.context_tokens
+        _live.add(self)
+        _logger.info("selected inference device: %s (%s)", self.device, self._model.device_description)
+
+    @property
+    def chat_template(self) -> str:
+        """The file's own chat template (Jinja), empty where it has none."""
+        return self._model.chat_template
+
+    @property
+    def description(self) -> str:
+        """Architecture, size and quantization in llama.cpp's words."""
+        return self._model.description
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        return self._model.parameters
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the weights in bytes."""
+        return self._model.size_bytes
+
+    def token_text(self, token: int) -> str:
+        """Text of one token, that of a control token included."""
+        return self.text(np.array([token], dtype=np.int32))
+
+    def text(self, ids: TokenIds) -> str:
+        """Text that token ids of shape (tokens,) stand for."""
+        return self._model.detokenize(np.ascontiguousarray(ids)).decode("utf-8", errors="replace")
+
+    def leading_ids(self, ids: TokenIds) -> TokenIds:
+        """Put the BOS token before the ids of a prompt where the vocabulary wants one and it is not there yet."""
+        if self._leading is None or (len(ids) and ids[0] == self._leading):
+            return ids
+        return np.concatenate([np.array([self._leading], dtype=np.int32), ids])
+
+    def tokenize(self, pieces: Sequence[Piece], known: dict[Piece, TokenIds]) -> TokenIds:
+        """Token ids of pieces, each tokenized on its own, int32 of shape (tokens,).
+
+        Parameters
+        ----------
+        pieces
+            What `prompts` makes.
+        known
+            Pieces tokenized before in this call; new ones are added.
+
+        Raises
+        ------
+        PayloadTooLarge
+            A text so long that it cannot fit however it is tokenized.
+        """
+        parts = []
+        for piece in pieces:
+            ids = known.get(piece)
+            if ids is None:
+                ids = known[piece] = self._tokenize_piece(piece)
+            parts.append(ids)
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
+
+    def _tokenize_piece(self, piece: Piece) -> TokenIds:
+        if isinstance(piece, Label):
+            return self._labels[piece.index : piece.index + 1]
+        if isinstance(piece, Control):
+            return self._model.tokenize(piece.text, True)
+        size = len(piece) if piece.isascii() else len(piece.encode())
+        if size > self._longest_text:  # the tokenizer need not see it: no token stands for more than so many bytes
+            tokens = -(-size // self._model.longest_token_bytes)
+            raise PayloadTooLarge(
+                f"a text of {size} bytes is at least {tokens} tokens; the context holds {self.context_tokens}",
+                tokens=tokens,
+                limit=self.context_tokens,
+            )
+        text = unicodedata.normalize("NFC", piece) if self._normalizes else piece
+        return self._model.tokenize(text, self.parse_special)
+
+    def read(
+        self,
+        rows: Sequence[TokenIds],
+        label_counts: Sequence[int],
+        *,
+        timeout: float | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> Readings:
+        """Read the first `label_counts[i]` labels at the end of row i; shared prefixes are decoded once.
+
+        Parameters
+        ----------
+        rows
+            Token ids, int32 of shape (tokens,) each.
+        label_counts
+            1 to 255 per row.
+        timeout
+            Seconds for the whole call, waiting included.
+        cancelled
+            Asked about 50 times a second on the calling thread; true stops the call.
+
+        Raises
+        ------
+        PayloadTooLarge
+            A row longer than `context_tokens`.
+        DeadlineExceeded, Cancelled, Closed
+            What stopped the call. The engine stays usable, but for the last.
+        BackendError
+            The device failed, or this process is a fork of the one that loaded the model.
+        """
+        tokens = np.concatenate(rows) if rows else np.empty(0, dtype=np.int32)
+        ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
+        counts = np.asarray(label_counts, dtype=np.int32)
+        try:
+            evaluation = self._engine.evaluate(tokens, ends, counts, timeout, cancelled)
+        finally:
+            _forward_log()
+        logits = np.split(evaluation.logits, np.cumsum(counts)[:-1]) if len(counts) else []
+        readings = (
+            Reading(row, min(1.0, float(np.exp(row.astype(np.float64) - normalizer).sum())))
+            for row, normalizer in zip(logits, evaluation.log_normalizers, strict=True)
+        )
+        return Readings(tuple(readings), evaluation.decoded_tokens, evaluation.padded_tokens)
+
+    def close(self) -> None:
+        """Stop what runs (it raises `Closed`) and free the context. Closing again does nothing."""
+        self._engine.close()
+
+
+def devices() -> list[Device]:
+    """Every device of the backend modules that loaded on this machine.
+
+    Raises
+    ------
+    BackendError
+        Not even a CPU backend loaded; says which modules there are and why they failed.
+    """
+    try:
+        found = _native.devices()
+    finally:
+        _forward_log()
+    return [Device(d.name, d.description, d.kind, d.backend, d.memory_free, d.memory_total) for d in found]
+
+
+def quantize(source: str | os.PathLike[str], target: str | os.PathLike[str], quantization: str) -> None:
+    """Write a quantized copy of a GGUF file with llama.cpp's quantizer.
+
+    Parameters
+    ----------
+    source, target
+        GGUF files; the target is overwritten.
+    quantization
+        ``"Q4_K_M"``, ``"Q8_0"``, ``"F16"``, ...
+
+    Raises
+    ------
+    InvalidRequest
+        An unknown quantization; names the known ones.
+    BackendError
+        The quantizer failed; says why.
+    """
+    try:
+        _native.quantize(os.fspath(source), os.fspath(target), quantization)
+    finally:
+        _forward_log()
+
+
+def _forward_log() -> None:
+    # llama.cpp logs from threads that must not take the GIL; the lines wait in the extension until a call returns
+    for level, text in _native.drain_log():
+        _llama_logger.log(_LOG_LEVELS.get(level, logging.ERROR), "%s", text)
+
+
+def _wanted_log_level() -> int:
+    return next((level for level, name in _LOG_LEVELS.items() if _llama_logger.isEnabledFor(name)), 5)
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _in_range(value: int, name: str, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidRequest(f"must be an integer from {low} to {high}; got {value!r}", field=name)
+    return value
+
+
+@atexit.register
+def _close_all() -> None:
+    for engine in list(_live):
+        engine.close()
