@@ -1,7 +1,6 @@
 """Typed decisions from a local language model: one forward pass, exact probabilities, no server."""
 
 import logging
-from importlib.metadata import version
 
 from .answers import Answer, ChoiceAnswer, Diagnostics, NoulAnswer, Result, ScoreAnswer, Usage
 from .decider import Decider, Row, evaluate
@@ -49,7 +48,14 @@ __all__ = [
     "evaluate",
 ]
 
-__version__ = version("decider-native")
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # looked up when asked for: importlib.metadata costs a quarter of the import
+        from importlib.metadata import version
+
+        return version("decider-native")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 # A library stays silent until its user configures logging.
 logging.getLogger("decider_native").addHandler(logging.NullHandler())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import threading
@@ -237,6 +236,8 @@ class Decider:
 
     async def aevaluate(self, state: Json, questions: Questions, *, timeout: float | None = None) -> Result:
         """As `evaluate`, without blocking the event loop; cancelling the task stops the model."""
+        import asyncio  # most programs that import this package never need it
+
         cancel = threading.Event()
         call = asyncio.create_task(asyncio.to_thread(self.evaluate, state, questions, timeout=timeout, cancel=cancel))
         try:
