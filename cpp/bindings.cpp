@@ -30,6 +30,9 @@ using Output = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 // How often a waiting call looks for Ctrl-C and for its caller's wish to cancel.
 constexpr auto patience = std::chrono::milliseconds(20);
 
+// In seconds; a longer one is none, and the clock could not count it.
+constexpr double longest_timeout = 1e8;
+
 template <typename T>
 std::vector<T> to_vector(const Input<T> & array) {
     return {array.data(), array.data() + array.shape(0)};
@@ -83,8 +86,9 @@ Evaluation evaluate(Engine & engine, const Input<int32_t> & tokens, const Input<
                     const Input<int32_t> & label_counts, std::optional<double> timeout,
                     const std::optional<nb::typed<nb::callable, bool()>> & cancelled) {
     Request request{to_vector(tokens), to_vector(row_ends), to_vector(label_counts), std::nullopt};
-    if (timeout) {
-        request.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*timeout));
+    if (timeout && *timeout < longest_timeout) {
+        request.deadline =
+            Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*timeout));
     }
     std::shared_ptr<Job> job;
     const auto wait = [&](Clock::duration how_long) {
@@ -163,12 +167,14 @@ NB_MODULE(_native, m) {
             },
             "text"_a, "parse_special"_a)
         .def(
-            "detokenize", [](const Model & model, const Input<int32_t> & tokens) {
+            "detokenize",
+            [](const Model & model, const Input<int32_t> & tokens) {
                 const std::string text = model.detokenize({tokens.data(), tokens.shape(0)});
                 return nb::bytes(text.data(), text.size());
             },
             "tokens"_a)
-        .def_prop_ro("labels", [](const Model & model) { return to_array(model.labels()); }, nb::rv_policy::move)
+        .def_prop_ro(
+            "labels", [](const Model & model) { return to_array(model.labels()); }, nb::rv_policy::move)
         .def_prop_ro("metadata", &Model::metadata)
         .def_prop_ro("chat_template", &Model::chat_template)
         .def_prop_ro("description", &Model::description)
@@ -198,7 +204,8 @@ NB_MODULE(_native, m) {
         return devices();
     });
     m.def(
-        "drain_log", [] {
+        "drain_log",
+        [] {
             std::vector<nb::tuple> lines;
             for (const LogLine & line : drain_log()) {
                 lines.push_back(nb::make_tuple(line.level, line.text));
@@ -208,7 +215,8 @@ NB_MODULE(_native, m) {
         nb::sig("def drain_log() -> list[tuple[int, str]]"));
     m.def("set_log_level", &set_log_level, "level"_a);
     m.def(
-        "quantize", [](const std::string & source, const std::string & target, const std::string & type) {
+        "quantize",
+        [](const std::string & source, const std::string & target, const std::string & type) {
             load_backends(library_directory());
             quantize(source, target, type);
         },

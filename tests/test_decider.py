@@ -231,3 +231,7 @@ def test_a_config_beside_the_file_is_read(tiny_path: Path, tmp_path: Path) -> No
     with Decider(tmp_path / "model.gguf", device="cpu", context_tokens=512) as decider:
         assert decider.config.temperatures.default == 1.3
         assert len(decider.rows(STATE, {"urgency": QUESTIONS["urgency"]})) == 1
+
+
+def test_a_timeout_longer_than_any_clock_counts_is_no_deadline(tiny: Decider) -> None:
+    assert tiny.evaluate(STATE, QUESTIONS, timeout=1e300).answers == tiny.evaluate(STATE, QUESTIONS).answers

@@ -8,9 +8,8 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +17,13 @@ from numpy.typing import NDArray
 from .answers import Answer, Diagnostics, Result, Usage
 from .chat import chat_layout
 from .config import LayoutName, ReadoutConfig, config_from_metadata
+from .contract import Judge
 from .engine import Engine, Mode, Readings
 from .errors import InvalidRequest, PayloadTooLarge
 from .models import ConfigSource, resolve
 from .prompts import Layout, Piece, PlainLayout, question_rows, render_state
 from .questions import Json, Kind, Question, parse_questions
 from .scoring import RowScore, answer_question, input_tokens, score_row
-
-if TYPE_CHECKING:
-    from .contract import Judge
 
 __all__ = ["Decider", "Questions", "Row", "evaluate"]
 
@@ -151,6 +148,8 @@ class Decider:
         except BaseException:
             self._engine.close()
             raise
+        self._file_bytes = self.path.stat().st_size
+        self._judge = Judge(self)
 
     def _make_layout(self, chat_template: str | None) -> Layout:
         if self.config.layout == "plain":
@@ -226,12 +225,15 @@ class Decider:
         known: dict[Piece, NDArray[np.int32]] = {}
         prepared = [self._prepare(state, questions, known) for state, questions in evaluations]
         rows = [row for evaluation in prepared for row in evaluation.all_rows()]
-        readings = self._engine.read(
-            [row.ids for row in rows],
-            [len(row.options) for row in rows],
-            timeout=None if timeout is None else max(0.0, timeout - (time.monotonic() - started)),
-            cancelled=None if cancel is None else cancel.is_set,
-        )
+        if rows:
+            readings = self._engine.read(
+                [row.ids for row in rows],
+                [len(row.options) for row in rows],
+                timeout=None if timeout is None else max(0.0, timeout - (time.monotonic() - started)),
+                cancelled=None if cancel is None else cancel.is_set,
+            )
+        else:  # questions of one option answer themselves
+            readings = Readings((), 0, 0)
         return self._results(prepared, readings, started)
 
     async def aevaluate(self, state: Json, questions: Questions, *, timeout: float | None = None) -> Result:
@@ -257,16 +259,14 @@ class Decider:
             for row in rows
         ]
 
-    def judge(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a judge::evaluate request; a bad request is an error envelope, never an exception."""
-        return self.as_judge.evaluate(request)
+    def judge(self, request: Mapping[str, Any] | str | bytes) -> dict[str, Any]:
+        """Answer a judge::evaluate request, or the JSON text of one. A bad request is an error envelope."""
+        return self._judge.evaluate(request)
 
-    @cached_property
+    @property
     def as_judge(self) -> Judge:
         """This model behind the judge contract: `evaluate`, `cancel` and `models`."""
-        from .contract import Judge
-
-        return Judge(self)
+        return self._judge
 
     def info(self) -> dict[str, Any]:
         """Facts about the loaded model, as JSON values; sizes in bytes."""
@@ -274,7 +274,7 @@ class Decider:
         return {
             "name": self.name,
             "path": str(self.path),
-            "file_bytes": self.path.stat().st_size,
+            "file_bytes": self._file_bytes,
             "description": self._engine.description,
             "architecture": self._engine.metadata.get("general.architecture", ""),
             "parameters": self._engine.parameters,
@@ -327,8 +327,8 @@ class Decider:
             ids = np.concatenate([context, self._engine.tokenize(row.pieces, known)])
             if len(ids) > self.context_tokens:
                 raise PayloadTooLarge(
-                    f"question {question_id!r}: {len(ids)} tokens, {len(context)} of them the state; the context holds "
-                    f"{self.context_tokens}; shorten the state or raise context_tokens",
+                    f"question {question_id[:60]!r}: {len(ids)} tokens, {len(context)} of them the state; "
+                    f"the context holds {self.context_tokens}; shorten the state or raise context_tokens",
                     tokens=len(ids),
                     limit=self.context_tokens,
                 )

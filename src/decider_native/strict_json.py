@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from typing import Any, NoReturn
 
@@ -12,12 +11,11 @@ from .errors import InvalidRequest
 
 __all__ = ["loads"]
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
-_CONSTANTS = {"NaN", "Infinity", "-Infinity"}
+_LONGEST_SHOWN = 60
 
 
 class _LooseError(ValueError):
-    """Raised inside the parser, which does not say where it stands."""
+    """What the standard parser would let pass."""
 
 
 def loads(data: bytes | str, where: str) -> Any:
@@ -33,7 +31,7 @@ def loads(data: bytes | str, where: str) -> Any:
     Raises
     ------
     InvalidRequest
-        It is not such a text; names the line and column, both counted from 1.
+        It is not such a text; says where (line and column from 1) or which key or number.
     """
     try:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
@@ -43,10 +41,9 @@ def loads(data: bytes | str, where: str) -> Any:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse, parse_float=_float)
     except json.JSONDecodeError as error:
         what = "something follows the JSON value" if error.msg == "Extra data" else error.msg
-        raise _at(text, error.pos, what, where) from None
-    except _LooseError:
-        position, what = _find_loose(text)
-        raise _at(text, position, what, where) from None
+        raise InvalidRequest(f"{where}: line {error.lineno} column {error.colno}: {what}") from None
+    except _LooseError as error:
+        raise InvalidRequest(f"{where}: {error}") from None
     except RecursionError:
         raise InvalidRequest(f"{where}: is nested too deeply; flatten it") from None
     except ValueError:  # Python's own limit on the length of an integer
@@ -57,47 +54,22 @@ def loads(data: bytes | str, where: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise _LooseError
+        names = [name for name, _ in pairs]
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise _LooseError(f"the key {_shown(ascii(twice))} appears twice in one object; keep one")
     return result
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise _LooseError
+    raise _LooseError(f"{constant} is not JSON; use a number or null")
 
 
 def _float(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise _LooseError
+        raise _LooseError(f"the number {_shown(digits)} is too large for a float; give it as a string")
     return value
 
 
-def _find_loose(text: str) -> tuple[int, str]:
-    """Return place and name of the first fault in a text that is well formed up to there."""
-    open_keys: list[set[str] | None] = []  # the keys so far of every open object; None for an array
-    before = ""
-    for match in _TOKEN.finditer(text):
-        token = match[0]
-        if token == "{":
-            open_keys.append(set())
-        elif token == "[":
-            open_keys.append(None)
-        elif token in "}]":
-            open_keys.pop()
-        elif token[0] == '"' and before in ("{", ",") and open_keys and (keys := open_keys[-1]) is not None:
-            key = json.loads(token)
-            if key in keys:
-                return match.start(), f"the key {json.dumps(key, ensure_ascii=False)} appears twice in one object"
-            keys.add(key)
-        elif token in _CONSTANTS:
-            return match.start(), f"{token} is not JSON; use a number or null"
-        elif token[0] in "-0123456789" and not math.isfinite(float(token)):
-            return match.start(), "a number is too large for a float"
-        before = token
-    return len(text), "invalid JSON"
-
-
-def _at(text: str, position: int, what: str, where: str) -> InvalidRequest:
-    line = text.count("\n", 0, position) + 1
-    column = position - text.rfind("\n", 0, position)
-    return InvalidRequest(f"{where}: line {line} column {column}: {what}")
+def _shown(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

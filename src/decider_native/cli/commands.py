@@ -227,8 +227,9 @@ def _evaluations(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _judge(decider: Decider, request: dict[str, Any], timeout: float | None, *, as_json: bool) -> int:
     if timeout is not None:
         limit = max(1, int(timeout * 1000))
-        given = request.get("timeout_ms")
-        request = {**request, "timeout_ms": min(limit, given) if isinstance(given, int) and given > 0 else limit}
+        given = request.setdefault("timeout_ms", min(limit, decider.as_judge.limits.max_timeout_ms))
+        if type(given) is int and given > limit:
+            request["timeout_ms"] = limit
     response = decider.judge(request)
     failed = response["status"] != "ok"
     if as_json:
