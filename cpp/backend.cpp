@@ -81,16 +81,20 @@ std::string load_failures(const std::filesystem::path & directory) {
 }  // namespace
 
 void load_backends(const std::filesystem::path & directory) {
-    static std::once_flag once;
-    std::call_once(once, [&] {
-        llama_log_set(on_log, nullptr);
-        ggml_backend_load_all_from_path(directory.c_str());
-        if (!ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) {
-            throw BackendError("no CPU backend could be loaded; the modules in " + directory.string() + ":" +
-                               load_failures(directory) + "\nreinstall decider-native for this machine");
-        }
-        llama_backend_init();
-    });
+    static std::mutex mutex;
+    static bool loaded = false;  // std::call_once would hang after an exception with some C libraries
+    const std::lock_guard lock(mutex);
+    if (loaded) {
+        return;
+    }
+    llama_log_set(on_log, nullptr);
+    ggml_backend_load_all_from_path(directory.c_str());
+    if (!ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) {
+        throw BackendError("no CPU backend could be loaded; the modules in " + directory.string() + ":" +
+                           load_failures(directory) + "\nreinstall decider-native for this machine");
+    }
+    llama_backend_init();
+    loaded = true;
 }
 
 std::vector<DeviceInfo> devices() {
@@ -138,10 +142,16 @@ std::vector<LogLine> drain_log() {
     return lines;
 }
 
-void set_log_level(int level) { log_level = level; }
+void set_log_level(int level) {
+    log_level = level;
+}
 
-ErrorCapture::ErrorCapture() : outer_(capture) { capture = this; }
+ErrorCapture::ErrorCapture() : outer_(capture) {
+    capture = this;
+}
 
-ErrorCapture::~ErrorCapture() { capture = outer_; }
+ErrorCapture::~ErrorCapture() {
+    capture = outer_;
+}
 
 }  // namespace decider

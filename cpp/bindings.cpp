@@ -9,6 +9,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -77,15 +78,17 @@ struct EngineDeleter {
     }
 };
 
-std::shared_ptr<Engine> make_engine(std::shared_ptr<Model> model, int threads, int context_tokens, int parallel_rows) {
+std::shared_ptr<Engine> make_engine(std::shared_ptr<Model> model, int threads, int context_tokens, int parallel_rows,
+                                    size_t context_cache_bytes) {
     const nb::gil_scoped_release release;
-    return {new Engine(std::move(model), EngineOptions{threads, context_tokens, parallel_rows}), EngineDeleter{}};
+    return {new Engine(std::move(model), EngineOptions{threads, context_tokens, parallel_rows, context_cache_bytes}),
+            EngineDeleter{}};
 }
 
 Evaluation evaluate(Engine & engine, const Input<int32_t> & tokens, const Input<int64_t> & row_ends,
-                    const Input<int32_t> & label_counts, std::optional<double> timeout,
+                    const Input<int32_t> & label_counts, const Input<int32_t> & contexts, std::optional<double> timeout,
                     const std::optional<nb::typed<nb::callable, bool()>> & cancelled) {
-    Request request{to_vector(tokens), to_vector(row_ends), to_vector(label_counts), std::nullopt};
+    Request request{to_vector(tokens), to_vector(row_ends), to_vector(label_counts), to_vector(contexts), std::nullopt};
     if (timeout && *timeout < longest_timeout) {
         request.deadline =
             Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*timeout));
@@ -151,7 +154,8 @@ NB_MODULE(_native, m) {
             "log_normalizers", [](const Evaluation & e) { return to_array(e.log_normalizers); }, nb::rv_policy::move,
             "Per row, log of the sum of exp over the whole vocabulary, float64.")
         .def_ro("decoded_tokens", &Evaluation::decoded_tokens)
-        .def_ro("padded_tokens", &Evaluation::padded_tokens);
+        .def_ro("padded_tokens", &Evaluation::padded_tokens)
+        .def_ro("reused_tokens", &Evaluation::reused_tokens);
 
     nb::class_<Model>(m, "Model", "One GGUF file on one device. Immutable and thread-safe.")
         .def(nb::new_(&load_model), "path"_a, "device"_a, "gpu_layers"_a.none(), "exact"_a.none())
@@ -190,11 +194,19 @@ NB_MODULE(_native, m) {
         .def_prop_ro("exact", &Model::exact);
 
     nb::class_<Engine>(m, "Engine", "One context and the thread that owns it. Thread-safe.")
-        .def(nb::new_(&make_engine), "model"_a, "threads"_a, "context_tokens"_a, "parallel_rows"_a)
-        .def("evaluate", &evaluate, "tokens"_a, "row_ends"_a, "label_counts"_a, "timeout"_a.none(),
+        .def(nb::new_(&make_engine), "model"_a, "threads"_a, "context_tokens"_a, "parallel_rows"_a,
+             "context_cache_bytes"_a)
+        .def("evaluate", &evaluate, "tokens"_a, "row_ends"_a, "label_counts"_a, "contexts"_a, "timeout"_a.none(),
              "cancelled"_a.none())
         .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("context_tokens", &Engine::context_tokens)
+        .def_prop_ro(
+            "context_cache",
+            [](const Engine & engine) {
+                const CacheInfo info = engine.cache_info();
+                return std::make_pair(info.entries, info.bytes);
+            },
+            "Contexts kept, and their bytes.")
         .def_prop_ro("step_tokens", &Engine::step_tokens)
         .def_prop_ro("min_step_tokens", &Engine::min_step_tokens)
         .def_prop_ro("sequences", &Engine::sequences);

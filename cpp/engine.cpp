@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include "backend.h"
+#include "context_cache.h"
 #include "errors.h"
 
 #include <ggml-cpu.h>
@@ -11,13 +12,15 @@
 #include <cmath>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <thread>
 
 namespace decider {
 namespace {
 
-// Sequences that live at once: rows shared by evaluations, a state, its questions' common text, a score's levels, a row.
+// Sequences that live at once: rows shared by evaluations, a state, its questions' common text, a score's levels, a
+// row.
 constexpr int tree_sequences = 5;
 
 // Below eight tokens llama.cpp's CPU matrix products take other kernels; from eight on a token's result does not depend
@@ -27,7 +30,11 @@ constexpr int exact_min_step = 8;
 constexpr int largest_step = 512;
 constexpr int smallest_step = 64;
 
-// Without flash attention a step needs heads x step x cells floats; a step shorter than 512 costs a CPU almost no speed.
+// A shorter context is decoded sooner than its copy would pay for the room it takes.
+constexpr int shortest_cached_context = 128;
+
+// Without flash attention a step needs heads x step x cells floats; a step shorter than 512 costs a CPU almost no
+// speed.
 constexpr int64_t attention_scratch_bytes = 64 << 20;
 
 struct ContextDeleter {
@@ -134,6 +141,11 @@ struct Engine::State {
     void finish(Job & job, std::exception_ptr failure);
     void throw_if_stopped() const;
     Evaluation run(const Request & request);
+    void read_group(const Request & request, const std::vector<Row> & rows, const std::vector<int> & members,
+                    const ContextCache::Entry * entry, std::vector<Readout> & readouts, Evaluation & evaluation);
+    bool worth_caching(int context) const;
+    bool restore(const ContextCache::Entry & entry);
+    void save(const Save & step, Row row);
     void decode(const Decode & step, const std::vector<Row> & rows, std::vector<Readout> & readouts);
 
     const std::shared_ptr<const Model> model;
@@ -145,6 +157,8 @@ struct Engine::State {
     std::unique_ptr<llama_context, ContextDeleter> context;
     llama_memory_t memory = nullptr;
     Batch batch;
+    ContextCache cache;
+    CacheInfo cache_info{};  // guarded by mutex
 
     std::mutex close_mutex;
     std::mutex mutex;
@@ -156,7 +170,8 @@ struct Engine::State {
     std::thread owner;  // last: it starts when everything else stands
 };
 
-Engine::State::State(std::shared_ptr<const Model> m, const EngineOptions & options) : model(std::move(m)) {
+Engine::State::State(std::shared_ptr<const Model> m, const EngineOptions & options)
+    : model(std::move(m)), cache(options.context_cache_bytes) {
     const int parallel = model->exact() ? 1 : std::max(1, options.parallel_rows);
     context_tokens = options.context_tokens;
     if (model->trained_context() > 0) {
@@ -197,8 +212,8 @@ Engine::State::State(std::shared_ptr<const Model> m, const EngineOptions & optio
         errors.append(error.what());
     }
     if (!context) {
-        throw ModelLoadError("llama.cpp makes no context of " + std::to_string(context_tokens) + " tokens: " +
-                             errors.text() + "; a smaller context_tokens needs less memory");
+        throw ModelLoadError("llama.cpp makes no context of " + std::to_string(context_tokens) +
+                             " tokens: " + errors.text() + "; a smaller context_tokens needs less memory");
     }
     memory = llama_get_memory(context.get());
     if (!memory) {
@@ -209,9 +224,9 @@ Engine::State::State(std::shared_ptr<const Model> m, const EngineOptions & optio
 }
 
 void Engine::State::check(const Request & request) const {
-    if (request.row_ends.size() != request.label_counts.size() ||
+    if (request.row_ends.size() != request.label_counts.size() || request.row_ends.size() != request.contexts.size() ||
         (request.row_ends.empty() ? 0 : request.row_ends.back()) != int64_t(request.tokens.size())) {
-        throw InvalidRequest("row_ends, label_counts and tokens do not describe the same rows");
+        throw InvalidRequest("row_ends, label_counts, contexts and tokens do not describe the same rows");
     }
     int64_t begin = 0;
     for (size_t i = 0; i < request.row_ends.size(); ++i) {
@@ -222,9 +237,12 @@ void Engine::State::check(const Request & request) const {
             throw InvalidRequest(row + " is empty");
         }
         if (length > context_tokens) {
-            throw PayloadTooLarge(row + " has " + std::to_string(length) + " tokens; the context holds " +
-                                      std::to_string(context_tokens),
-                                  length, context_tokens);
+            throw PayloadTooLarge(
+                row + " has " + std::to_string(length) + " tokens; the context holds " + std::to_string(context_tokens),
+                length, context_tokens);
+        }
+        if (request.contexts[i] < 0 || request.contexts[i] >= length) {
+            throw InvalidRequest(row + " has a context that is no proper part of it");
         }
         if (request.label_counts[i] < 1 || request.label_counts[i] > int(model->labels().size())) {
             throw InvalidRequest(row + " asks for " + std::to_string(request.label_counts[i]) +
@@ -262,6 +280,7 @@ void Engine::State::work() {
         }
         lock.lock();
         running = nullptr;
+        cache_info = {cache.size(), cache.bytes()};
         job->evaluation = std::move(evaluation);
         finish(*job, failure);
     }
@@ -293,35 +312,86 @@ Evaluation Engine::State::run(const Request & request) {
         rows.emplace_back(request.tokens.data() + begin, end - begin);
         begin = end;
     }
-    const Plan plan = make_plan(rows, budget);
-    std::vector<Readout> readouts(rows.size());
+    // Rows that start with the same cached context are read together; those that start with none are one tree.
+    std::map<std::shared_ptr<const ContextCache::Entry>, std::vector<int>> groups;
     for (size_t i = 0; i < rows.size(); ++i) {
-        int & count = readouts[plan.same_as[i]].label_count;
-        count = std::max(count, request.label_counts[i]);
+        groups[cache.find(rows[i])].push_back(int(i));
     }
+    std::vector<Readout> readouts(rows.size());
+    Evaluation evaluation;
+    for (const auto & [entry, members] : groups) {
+        read_group(request, rows, members, entry.get(), readouts, evaluation);
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+        const std::vector<float> & read = readouts[i].logits;
+        evaluation.logits.insert(evaluation.logits.end(), read.begin(), read.begin() + request.label_counts[i]);
+        evaluation.log_normalizers.push_back(readouts[i].normalizer);
+    }
+    return evaluation;
+}
 
+void Engine::State::read_group(const Request & request, const std::vector<Row> & rows, const std::vector<int> & members,
+                               const ContextCache::Entry * entry, std::vector<Readout> & readouts,
+                               Evaluation & evaluation) {
+    std::vector<Row> group;
+    Contexts contexts;
+    for (const int i : members) {
+        group.push_back(rows[i]);
+        contexts.lengths.push_back(worth_caching(request.contexts[i]) ? request.contexts[i] : 0);
+    }
     llama_memory_clear(memory, false);
+    if (entry && restore(*entry)) {
+        contexts.restored = int(entry->tokens.size());
+        evaluation.reused_tokens += contexts.restored;
+    }
+    const Plan plan = make_plan(group, budget, contexts);
+    std::vector<Readout> read(group.size());
+    for (size_t i = 0; i < group.size(); ++i) {  // equal rows are read once, for the one that wants the most labels
+        int & count = read[plan.same_as[i]].label_count;
+        count = std::max(count, request.label_counts[members[i]]);
+    }
     for (const Step & step : plan.steps) {
         throw_if_stopped();
         if (const auto * fork = std::get_if<Fork>(&step)) {
             llama_memory_seq_cp(memory, fork->source, fork->target, -1, -1);
         } else if (const auto * drop = std::get_if<Drop>(&step)) {
             llama_memory_seq_rm(memory, drop->sequence, -1, -1);
+        } else if (const auto * keep = std::get_if<Save>(&step)) {
+            save(*keep, group[keep->row]);
         } else {
-            decode(std::get<Decode>(step), rows, readouts);
+            decode(std::get<Decode>(step), group, read);
         }
     }
-
-    Evaluation evaluation;
-    evaluation.decoded_tokens = plan.decoded_tokens;
-    evaluation.padded_tokens = plan.padded_tokens;
-    for (size_t i = 0; i < rows.size(); ++i) {
-        const Readout & readout = readouts[plan.same_as[i]];
-        evaluation.logits.insert(evaluation.logits.end(), readout.logits.begin(),
-                                 readout.logits.begin() + request.label_counts[i]);
-        evaluation.log_normalizers.push_back(readout.normalizer);
+    for (size_t i = 0; i < group.size(); ++i) {
+        readouts[members[i]] = read[plan.same_as[i]];
     }
-    return evaluation;
+    evaluation.decoded_tokens += plan.decoded_tokens;
+    evaluation.padded_tokens += plan.padded_tokens;
+}
+
+bool Engine::State::worth_caching(int context) const {
+    // A sliding window drops old cells from a saved state, and a restored one would lie elsewhere than a decoded one.
+    const int window = llama_model_n_swa(model->get());
+    return cache.enabled() && context >= shortest_cached_context && (window <= 0 || context <= window);
+}
+
+bool Engine::State::restore(const ContextCache::Entry & entry) {
+    if (llama_state_seq_set_data(context.get(), entry.state.data(), entry.state.size(), 0) == entry.state.size()) {
+        return true;
+    }
+    llama_memory_clear(memory, true);
+    return false;
+}
+
+void Engine::State::save(const Save & step, Row row) {
+    const size_t size = llama_state_seq_get_size(context.get(), step.sequence);
+    if (!cache.fits(size)) {
+        return;
+    }
+    std::vector<uint8_t> state(size);
+    if (llama_state_seq_get_data(context.get(), state.data(), size, step.sequence) == size) {
+        cache.put(row.first(step.tokens), std::move(state));
+    }
 }
 
 void Engine::State::decode(const Decode & step, const std::vector<Row> & rows, std::vector<Readout> & readouts) {
@@ -382,8 +452,9 @@ Engine::~Engine() {
 
 void Engine::check_process() const {
     if (state_->process != getpid()) {
-        throw BackendError("this process was forked after the model was loaded and has no engine thread; "
-                           "load the model in the child, or start processes with the 'spawn' method");
+        throw BackendError(
+            "this process was forked after the model was loaded and has no engine thread; "
+            "load the model in the child, or start processes with the 'spawn' method");
     }
 }
 
@@ -419,7 +490,9 @@ bool Engine::wait(const std::shared_ptr<Job> & job, Clock::duration patience) {
     return job->done;
 }
 
-void Engine::cancel(const std::shared_ptr<Job> & job) { job->cancelled = true; }
+void Engine::cancel(const std::shared_ptr<Job> & job) {
+    job->cancelled = true;
+}
 
 Evaluation Engine::take(const std::shared_ptr<Job> & job) {
     const std::lock_guard lock(state_->mutex);
@@ -451,9 +524,23 @@ void Engine::close() {
     s.threads.reset();
 }
 
-int Engine::step_tokens() const { return state_->budget.step_tokens; }
-int Engine::min_step_tokens() const { return state_->budget.min_step_tokens; }
-int Engine::sequences() const { return state_->budget.sequences; }
-int Engine::context_tokens() const { return state_->context_tokens; }
+int Engine::step_tokens() const {
+    return state_->budget.step_tokens;
+}
+int Engine::min_step_tokens() const {
+    return state_->budget.min_step_tokens;
+}
+int Engine::sequences() const {
+    return state_->budget.sequences;
+}
+int Engine::context_tokens() const {
+    return state_->context_tokens;
+}
+
+CacheInfo Engine::cache_info() const {
+    check_process();
+    const std::lock_guard lock(state_->mutex);
+    return state_->cache_info;
+}
 
 }  // namespace decider

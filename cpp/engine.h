@@ -14,9 +14,10 @@ namespace decider {
 using Clock = std::chrono::steady_clock;
 
 struct EngineOptions {
-    int threads = 1;             // CPU threads of one decode step
-    int context_tokens = 16384;  // longest row, in tokens
-    int parallel_rows = 8;       // rows that share one decode step when the model is not exact
+    int threads = 1;                 // CPU threads of one decode step
+    int context_tokens = 16384;      // longest row, in tokens
+    int parallel_rows = 8;           // rows that share one decode step when the model is not exact
+    size_t context_cache_bytes = 0;  // bound of the states kept between calls
 };
 
 // What a call asks: rows of tokens, and for each how many labels (the first n of Model::labels) it wants logits of.
@@ -24,6 +25,7 @@ struct Request {
     std::vector<Token> tokens;      // all rows, one after another
     std::vector<int64_t> row_ends;  // where each row ends in `tokens`
     std::vector<int32_t> label_counts;
+    std::vector<int32_t> contexts;  // per row: its leading tokens that later calls may ask about again; 0: none
     std::optional<Clock::time_point> deadline;
 };
 
@@ -32,6 +34,12 @@ struct Evaluation {
     std::vector<double> log_normalizers;  // per row: log of the sum of exp over all of its next-token logits
     int64_t decoded_tokens = 0;
     int64_t padded_tokens = 0;
+    int64_t reused_tokens = 0;  // taken from the context cache
+};
+
+struct CacheInfo {
+    size_t entries;
+    size_t bytes;
 };
 
 struct Job;  // one request on its way through an engine
@@ -64,6 +72,7 @@ class Engine {
     int min_step_tokens() const;
     int sequences() const;
     int context_tokens() const;
+    CacheInfo cache_info() const;
 
   private:
     struct State;

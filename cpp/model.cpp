@@ -31,7 +31,9 @@ bool only_white_space(std::string_view text) {
     return std::ranges::all_of(text, [](unsigned char c) { return std::isspace(c); });
 }
 
-bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
+bool starts_character(char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+}
 
 }  // namespace
 
@@ -60,8 +62,9 @@ Model::Model(const ModelOptions & options) : device_(find_device(options.device)
     vocabulary_ = llama_model_get_vocab(model_.get());
     if (!llama_model_has_decoder(model_.get()) || llama_model_has_encoder(model_.get()) ||
         llama_model_is_diffusion(model_.get()) || llama_vocab_type(vocabulary_) == LLAMA_VOCAB_TYPE_NONE) {
-        throw ModelLoadError(options.path + " (" + description() +
-                             ") does not predict next tokens from left to right; decisions need a causal language model");
+        throw ModelLoadError(
+            options.path + " (" + description() +
+            ") does not predict next tokens from left to right; decisions need a causal language model");
     }
     scan_vocabulary();
     prove_labels();

@@ -39,8 +39,8 @@ class Model {
     const std::vector<Token> & labels() const { return labels_; }
 
     std::map<std::string, std::string> metadata() const;
-    std::string chat_template() const;     // empty: the file holds none
-    std::string description() const;       // architecture, size and quantization in llama.cpp's words
+    std::string chat_template() const;           // empty: the file holds none
+    std::string description() const;             // architecture, size and quantization in llama.cpp's words
     std::optional<Token> leading_token() const;  // the BOS token, where the vocabulary wants a text to start with it
     size_t longest_token_bytes() const { return longest_token_bytes_; }
     int vocabulary_size() const { return llama_vocab_n_tokens(vocabulary_); }

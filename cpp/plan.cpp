@@ -14,7 +14,8 @@ size_t common_prefix(Row a, Row b) {
 // Writes the steps of one call. Rows are addressed by their place in `order`, where equal prefixes are neighbours.
 class Planner {
   public:
-    Planner(std::span<const Row> rows, const Budget & budget) : rows_(rows), budget_(budget) {
+    Planner(std::span<const Row> rows, const Budget & budget, const Contexts & contexts)
+        : rows_(rows), budget_(budget), contexts_(contexts) {
         plan_.same_as.resize(rows.size());
         std::vector<int> sorted(rows.size());
         std::iota(sorted.begin(), sorted.end(), 0);
@@ -40,7 +41,7 @@ class Planner {
     Plan run() {
         if (!order_.empty()) {
             const int sequence = take();
-            walk(0, order_.size(), 0, sequence);
+            walk(0, order_.size(), contexts_.restored, sequence);
             give_back(sequence);
         }
         return std::move(plan_);
@@ -55,12 +56,33 @@ class Planner {
             return;
         }
         const int shared = *std::min_element(shared_.begin() + first, shared_.begin() + last - 1);
+        done = save_context(first, last, done, shared, sequence);
         // A cut shorter than a step costs tokens instead: the children decode what they share each for itself.
         const bool cut = shared - done >= budget_.min_step_tokens;
         if (cut) {
             extend(first, done, shared, sequence);
         }
         branch(first, last, shared, cut ? shared : done, sequence);
+    }
+
+    // Where the rows order_[first, last) have one context that ends after `done` and not after `shared`: decode up to
+    // there and save it. Returns how many tokens the sequence holds.
+    int save_context(size_t first, size_t last, int done, int shared, int sequence) {
+        if (contexts_.lengths.empty()) {
+            return done;
+        }
+        const int end = contexts_.lengths[order_[first]];
+        for (size_t at = first; at < last; ++at) {
+            if (contexts_.lengths[order_[at]] != end) {
+                return done;
+            }
+        }
+        if (end > shared || end - done < budget_.min_step_tokens) {
+            return done;
+        }
+        extend(first, done, end, sequence);
+        plan_.steps.push_back(Save{sequence, order_[first], end});
+        return end;
     }
 
     // Split order_[first, last) where neighbours share no more than `depth` tokens, and decode every part.
@@ -97,7 +119,8 @@ class Planner {
     void read_all(std::span<const size_t> single, int done, int sequence) {
         while (!single.empty()) {
             const size_t most = std::min({single.size(), size_t(budget_.rows_per_step), free_.size()});
-            const std::span<const size_t> now = single.first(std::max<size_t>(1, std::min(most, fitting(single, done))));
+            const std::span<const size_t> now =
+                single.first(std::max<size_t>(1, std::min(most, fitting(single, done))));
             single = single.subspan(now.size());
             std::vector<int> sequences;
             for (size_t i = 0; i < now.size(); ++i) {
@@ -141,6 +164,7 @@ class Planner {
 
     // Decode the rest of one row and read it; a long rest in even pieces.
     void read(size_t at, int done, int sequence) {
+        done = save_context(at, at + 1, done, length(at) - 1, sequence);
         const int rest = length(at) - done;
         const int last = length(at) - rest / pieces(rest);
         extend(at, done, last, sequence);
@@ -187,6 +211,7 @@ class Planner {
 
     std::span<const Row> rows_;
     const Budget budget_;
+    const Contexts & contexts_;
     std::vector<int> order_;   // distinct rows, sorted
     std::vector<int> shared_;  // shared_[i]: tokens that order_[i] and order_[i + 1] share
     std::vector<int> free_;    // sequences not in use, the lowest last
@@ -195,8 +220,8 @@ class Planner {
 
 }  // namespace
 
-Plan make_plan(std::span<const Row> rows, const Budget & budget) {
-    return Planner(rows, budget).run();
+Plan make_plan(std::span<const Row> rows, const Budget & budget, const Contexts & contexts) {
+    return Planner(rows, budget, contexts).run();
 }
 
 }  // namespace decider

@@ -42,7 +42,20 @@ struct Drop {
     int sequence;
 };
 
-using Step = std::variant<Decode, Fork, Drop>;
+// The sequence holds exactly the context of `row`, its first `tokens` tokens: the moment to keep a copy of its state.
+struct Save {
+    int sequence;
+    int row;
+    int tokens;
+};
+
+using Step = std::variant<Decode, Fork, Drop, Save>;
+
+// What a caller knows about its rows beyond their tokens.
+struct Contexts {
+    std::vector<int> lengths;  // per row: leading tokens that later calls may share; 0: not worth keeping. Empty: none
+    int restored = 0;          // leading tokens that all rows share and that sequence 0 already holds
+};
 
 struct Plan {
     std::vector<Step> steps;
@@ -58,6 +71,6 @@ struct Plan {
 // least its last token for itself: a decode step then reads each row at the end of a segment of its own.
 //
 // Rows must not be empty, and no row plus its padding may exceed what the caller's memory holds.
-Plan make_plan(std::span<const Row> rows, const Budget & budget);
+Plan make_plan(std::span<const Row> rows, const Budget & budget, const Contexts & contexts = {});
 
 }  // namespace decider

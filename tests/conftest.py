@@ -54,5 +54,5 @@ def tiny_path(make_model: ModelMaker) -> Path:
 @pytest.fixture(scope="session")
 def tiny(tiny_path: Path) -> Iterator[Decider]:
     """A Decider over `tiny_path` at decider-4b v2's temperature."""
-    with Decider(tiny_path, device="cpu", temperature=1.935, context_tokens=4096) as decider:
+    with Decider(tiny_path, device="cpu", temperature=1.935, context_tokens=4096, threads=1) as decider:
         yield decider

@@ -74,7 +74,7 @@ def test_the_wire_legend_is_a_copy() -> None:
 
 
 def test_result() -> None:
-    result = Result("decider", {"n": NOUL, "c": CHOICE}, Usage(12), Diagnostics(2, 10, 1, 3.5))
+    result = Result("decider", {"n": NOUL, "c": CHOICE}, Usage(12), Diagnostics(2, 10, 1, 0, 3.5))
     assert result.to_dict() == {
         "model": "decider",
         "answers": {"n": NOUL.to_dict(), "c": CHOICE.to_dict()},
@@ -82,5 +82,11 @@ def test_result() -> None:
     }
     full = result.to_dict(diagnostics=True)
     assert full["answers"]["c"]["x_p_max"] == 0.75
-    assert full["x_diagnostics"] == {"rows": 2, "decoded_tokens": 10, "padded_tokens": 1, "elapsed_ms": 3.5}
+    assert full["x_diagnostics"] == {
+        "rows": 2,
+        "decoded_tokens": 10,
+        "padded_tokens": 1,
+        "reused_tokens": 0,
+        "elapsed_ms": 3.5,
+    }
     assert json.loads(json.dumps(full, allow_nan=False)) == full

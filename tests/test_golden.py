@@ -17,7 +17,7 @@ CASES = {case["id"]: case for case in RECORDED["cases"]}
 @pytest.fixture(scope="module")
 def deciders(tiny_path: Path) -> dict[str, Decider]:
     return {
-        name: Decider(tiny_path, device="cpu", parse_special=True, config=config)
+        name: Decider(tiny_path, device="cpu", parse_special=True, config=config, threads=1)
         for name, config in RECORDED["configs"].items()
     }
 

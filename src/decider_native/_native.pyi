@@ -45,6 +45,9 @@ class Evaluation:
     @property
     def padded_tokens(self) -> int: ...
 
+    @property
+    def reused_tokens(self) -> int: ...
+
 class Model:
     """One GGUF file on one device. Immutable and thread-safe."""
 
@@ -99,14 +102,18 @@ class Model:
 class Engine:
     """One context and the thread that owns it. Thread-safe."""
 
-    def __init__(self, model: Model, threads: int, context_tokens: int, parallel_rows: int) -> None: ...
+    def __init__(self, model: Model, threads: int, context_tokens: int, parallel_rows: int, context_cache_bytes: int) -> None: ...
 
-    def evaluate(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row_ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], label_counts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], timeout: float | None, cancelled: Callable[[], bool] | None) -> Evaluation: ...
+    def evaluate(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row_ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], label_counts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], contexts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], timeout: float | None, cancelled: Callable[[], bool] | None) -> Evaluation: ...
 
     def close(self) -> None: ...
 
     @property
     def context_tokens(self) -> int: ...
+
+    @property
+    def context_cache(self) -> tuple[int, int]:
+        """Contexts kept, and their bytes."""
 
     @property
     def step_tokens(self) -> int: ...

@@ -200,7 +200,9 @@ class Diagnostics:
     rows
         Prompt rows read.
     decoded_tokens, padded_tokens
-        Tokens the model ran, and those among them that only filled up a batch.
+        Tokens the model ran, and those it ran on top only to fill up a step.
+    reused_tokens
+        Tokens whose state the context cache still had.
     elapsed_ms
         Wall time in milliseconds.
     """
@@ -208,6 +210,7 @@ class Diagnostics:
     rows: int
     decoded_tokens: int
     padded_tokens: int
+    reused_tokens: int
     elapsed_ms: float
 
 

@@ -58,6 +58,7 @@ class _Row:
     kind: Kind
     options: tuple[str, ...]
     ids: NDArray[np.int32]
+    context: int  # leading tokens that are the state
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,9 @@ class Decider:
     mode
         ``"exact"``: an answer is the same, bit for bit, whatever else is in the call. ``"fast"`` gives that up for
         speed. ``"auto"``: exact unless a GPU does the work.
+    context_cache_bytes
+        Bound of the memory that keeps prefilled states between calls: a state that is asked about again costs only its
+        questions, and the answers are the same bits. 0: none are kept; None: an eighth of the weights' size.
     parse_special
         True: text such as ``<|im_end|>`` in a state becomes that control token, as decider-ai reads it. False: text is
         text.
@@ -118,6 +122,7 @@ class Decider:
         context_tokens: int = 16384,
         parallel_questions: int = 8,
         mode: Mode = "auto",
+        context_cache_bytes: int | None = None,
         parse_special: bool = False,
         temperature: float | None = None,
         temperature_by_type: Mapping[Kind, float] | None = None,
@@ -139,6 +144,7 @@ class Decider:
             context_tokens=context_tokens,
             parallel_questions=parallel_questions,
             mode=mode,
+            context_cache_bytes=context_cache_bytes,
             parse_special=parse_special,
         )
         try:
@@ -225,15 +231,15 @@ class Decider:
         known: dict[Piece, NDArray[np.int32]] = {}
         prepared = [self._prepare(state, questions, known) for state, questions in evaluations]
         rows = [row for evaluation in prepared for row in evaluation.all_rows()]
+        readings = Readings()  # questions of one option answer themselves
         if rows:
             readings = self._engine.read(
                 [row.ids for row in rows],
                 [len(row.options) for row in rows],
+                [row.context for row in rows],
                 timeout=None if timeout is None else max(0.0, timeout - (time.monotonic() - started)),
                 cancelled=None if cancel is None else cancel.is_set,
             )
-        else:  # questions of one option answer themselves
-            readings = Readings((), 0, 0)
         return self._results(prepared, readings, started)
 
     async def aevaluate(self, state: Json, questions: Questions, *, timeout: float | None = None) -> Result:
@@ -289,6 +295,8 @@ class Decider:
             "device": self.device,
             "threads": self._engine.threads,
             "mode": self.mode,
+            "cached_contexts": self._engine.context_cache[0],
+            "cached_bytes": self._engine.context_cache[1],
         }
 
     def close(self) -> None:
@@ -332,7 +340,7 @@ class Decider:
                     tokens=len(ids),
                     limit=self.context_tokens,
                 )
-            rows.append(_Row(row.kind, row.options, ids))
+            rows.append(_Row(row.kind, row.options, ids, len(context)))
         return rows
 
     def _results(self, prepared: Sequence[_Prepared], readings: Readings, started: float) -> list[Result]:
@@ -354,6 +362,7 @@ class Decider:
             rows=len(readings.rows),
             decoded_tokens=readings.decoded_tokens,
             padded_tokens=readings.padded_tokens,
+            reused_tokens=readings.reused_tokens,
             elapsed_ms=1000 * (time.monotonic() - started),
         )
         return [

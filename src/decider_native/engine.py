@@ -67,11 +67,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """The readings of one call, in row order, and the tokens that were decoded for them (padding apart)."""
+    """The readings of one call, in row order, and the tokens that were decoded or reused for them (padding apart)."""
 
-    rows: tuple[Reading, ...]
-    decoded_tokens: int
-    padded_tokens: int
+    rows: tuple[Reading, ...] = ()
+    decoded_tokens: int = 0
+    padded_tokens: int = 0
+    reused_tokens: int = 0
 
 
 class Engine:
@@ -92,6 +93,8 @@ class Engine:
     mode
         ``"exact"``: a row's logits are the same bits whatever else is in the call. ``"fast"`` gives that up.
         ``"auto"``: exact unless a GPU does the work.
+    context_cache_bytes
+        Bound of the memory that keeps prefilled contexts between calls; 0: none. None: an eighth of the weights' size.
     parse_special
         Whether the text of control tokens in a caller's text becomes those tokens.
 
@@ -115,6 +118,7 @@ class Engine:
         context_tokens: int = 16384,
         parallel_questions: int = 8,
         mode: Mode = "auto",
+        context_cache_bytes: int | None = None,
         parse_special: bool = False,
     ) -> None:
         if mode not in MODES:
@@ -122,13 +126,16 @@ class Engine:
         threads = _in_range(threads if threads is not None else min(8, _usable_cores()), "threads", 1, 512)
         context_tokens = _in_range(context_tokens, "context_tokens", 64, 2**24)
         parallel_questions = _in_range(parallel_questions, "parallel_questions", 1, 64)
+        if context_cache_bytes is not None:
+            context_cache_bytes = _in_range(context_cache_bytes, "context_cache_bytes", 0, 2**48)
         if gpu_layers is not None:
             gpu_layers = _in_range(gpu_layers, "gpu_layers", 0, 2**16)
         _native.set_log_level(_wanted_log_level())
         exact = None if mode == "auto" else mode == "exact"
         try:
             self._model = _native.Model(os.fspath(path), device, gpu_layers, exact)
-            self._engine = _native.Engine(self._model, threads, context_tokens, parallel_questions)
+            cache_bytes = self._model.size_bytes // 8 if context_cache_bytes is None else context_cache_bytes
+            self._engine = _native.Engine(self._model, threads, context_tokens, parallel_questions, cache_bytes)
         finally:
             _forward_log()
         self.path = Path(path)
@@ -223,6 +230,7 @@ class Engine:
         self,
         rows: Sequence[TokenIds],
         label_counts: Sequence[int],
+        contexts: Sequence[int] | None = None,
         *,
         timeout: float | None = None,
         cancelled: Callable[[], bool] | None = None,
@@ -235,6 +243,9 @@ class Engine:
             Token ids, int32 of shape (tokens,) each.
         label_counts
             1 to 255 per row.
+        contexts
+            How many leading tokens of each row are its context, which a later call may ask about again: what the cache
+            keeps. None, or 0: nothing of it.
         timeout
             Seconds for the whole call, waiting included.
         cancelled
@@ -252,8 +263,9 @@ class Engine:
         tokens = np.concatenate(rows) if rows else np.empty(0, dtype=np.int32)
         ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
         counts = np.asarray(label_counts, dtype=np.int32)
+        kept = np.asarray([0] * len(rows) if contexts is None else contexts, dtype=np.int32)
         try:
-            evaluation = self._engine.evaluate(tokens, ends, counts, timeout, cancelled)
+            evaluation = self._engine.evaluate(tokens, ends, counts, kept, timeout, cancelled)
         finally:
             _forward_log()
         logits = np.split(evaluation.logits, np.cumsum(counts)[:-1]) if len(counts) else []
@@ -261,7 +273,12 @@ class Engine:
             Reading(row, min(1.0, float(np.exp(row.astype(np.float64) - normalizer).sum())))
             for row, normalizer in zip(logits, evaluation.log_normalizers, strict=True)
         )
-        return Readings(tuple(readings), evaluation.decoded_tokens, evaluation.padded_tokens)
+        return Readings(tuple(readings), evaluation.decoded_tokens, evaluation.padded_tokens, evaluation.reused_tokens)
+
+    @property
+    def context_cache(self) -> tuple[int, int]:
+        """How many contexts are kept, and their bytes."""
+        return self._engine.context_cache
 
     def close(self) -> None:
         """Stop what runs (it raises `Closed`) and free the context. Closing again does nothing."""

@@ -1,0 +1,43 @@
+// Prefilled contexts kept between calls: copies of a sequence's state after its tokens, within a bound of bytes.
+#pragma once
+
+#include "plan.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+namespace decider {
+
+// Not thread-safe: it belongs to an engine's owner thread.
+class ContextCache {
+  public:
+    struct Entry {
+        std::vector<Token> tokens;
+        std::vector<uint8_t> state;
+    };
+
+    explicit ContextCache(size_t limit_bytes) : limit_(limit_bytes) {}
+
+    // The longest entry that `row` starts with and goes on from, now the most recently used; null when there is none.
+    std::shared_ptr<const Entry> find(Row row);
+
+    // Whether a state of so many bytes may be kept at all.
+    bool fits(size_t state_bytes) const { return state_bytes <= limit_; }
+    bool enabled() const { return limit_ > 0; }
+
+    // Keep a state; the least recently used ones leave when the bound is passed.
+    void put(Row context, std::vector<uint8_t> state);
+
+    size_t bytes() const { return bytes_; }
+    size_t size() const { return entries_.size(); }
+
+  private:
+    const size_t limit_;
+    size_t bytes_ = 0;
+    std::list<std::shared_ptr<const Entry>> entries_;  // most recently used first
+};
+
+}  // namespace decider

@@ -1,0 +1,278 @@
+// Plans of random rows, carried out on simulated sequences; and a few worked out by hand.
+#include "plan.h"
+
+#include "check.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+using namespace decider;
+
+namespace {
+
+using Tokens = std::vector<Token>;
+
+std::vector<Row> views(const std::vector<Tokens> & rows) { return {rows.begin(), rows.end()}; }
+
+// Carries out a plan as the engine would, on sequences that are lists of cells, and checks every step.
+class Simulator {
+  public:
+    Simulator(const std::vector<Tokens> & rows, const Budget & budget)
+        : rows_(rows), budget_(budget), plan_(make_plan(views(rows), budget)) {
+        if (!rows.empty()) {
+            live_[0] = {};  // the first sequence is there from the start, empty
+        }
+        for (const Step & step : plan_.steps) {
+            std::visit([&](const auto & s) { run(s); }, step);
+            CHECK(int(live_.size()) <= budget.sequences);
+        }
+        CHECK(live_.empty());
+        CHECK(plan_.decoded_tokens == decoded_);
+        CHECK(plan_.padded_tokens == padded_);
+        check_reads();
+    }
+
+    const Plan & plan() const { return plan_; }
+
+  private:
+    struct Cell {
+        int id;
+        Token token;
+        bool padding;
+    };
+
+    void run(const Fork & fork) {
+        CHECK(live_.contains(fork.source));
+        CHECK(!live_.contains(fork.target));
+        CHECK(fork.target >= 0 && fork.target < budget_.sequences);
+        live_[fork.target] = live_[fork.source];
+    }
+
+    void run(const Save & save) {
+        const Row row = rows_[save.row];
+        CHECK(live_.contains(save.sequence));
+        CHECK(save.tokens < int(row.size()));
+    }
+
+    void run(const Drop & drop) { CHECK(live_.erase(drop.sequence) == 1); }
+
+    void run(const Decode & decode) {
+        int tokens = 0;
+        std::set<int> touched;
+        CHECK(!decode.segments.empty());
+        CHECK(int(decode.segments.size()) <= budget_.rows_per_step);
+        for (const Segment & s : decode.segments) {
+            CHECK(live_.contains(s.sequence));
+            CHECK(touched.insert(s.sequence).second);
+            CHECK(s.begin < s.end && s.end <= int(rows_[s.row].size()));
+            CHECK(s.padding >= 0 && (s.padding == 0 || s.read));
+            CHECK(s.read == (s.end == int(rows_[s.row].size())));
+            CHECK(s.end - s.begin + s.padding >= budget_.min_step_tokens);
+            std::vector<Cell> & held = live_[s.sequence];
+            CHECK(int(held.size()) == s.begin);
+            for (int i = s.begin; i < s.end; ++i) {
+                held.push_back({next_cell_++, rows_[s.row][i], false});
+            }
+            if (s.read) {
+                ++reads_[s.row];
+                CHECK(std::ranges::equal(held, rows_[s.row], {}, &Cell::token));
+                CHECK(std::ranges::none_of(held, &Cell::padding));
+            }
+            for (int i = 0; i < s.padding; ++i) {
+                held.push_back({next_cell_++, -1, true});
+            }
+            tokens += s.end - s.begin + s.padding;
+            decoded_ += s.end - s.begin;
+            padded_ += s.padding;
+        }
+        CHECK(tokens <= budget_.step_tokens);
+        check_memory();
+    }
+
+    // What the engine makes its context for: the longest row, and its padding or the other rows of its step.
+    void check_memory() const {
+        size_t longest = 0;
+        for (const Tokens & row : rows_) {
+            longest = std::max(longest, row.size());
+        }
+        std::set<int> cells;
+        for (const auto & [_, held] : live_) {
+            for (const Cell & cell : held) {
+                cells.insert(cell.id);
+            }
+        }
+        CHECK(cells.size() <= longest + (budget_.rows_per_step > 1 ? budget_.step_tokens : budget_.min_step_tokens));
+    }
+
+    void check_reads() const {
+        CHECK(plan_.same_as.size() == rows_.size());
+        std::set<Tokens> distinct(rows_.begin(), rows_.end());
+        CHECK(reads_.size() == distinct.size());
+        for (size_t i = 0; i < rows_.size(); ++i) {
+            const int same = plan_.same_as[i];
+            CHECK(same <= int(i) && rows_[same] == rows_[i] && plan_.same_as[same] == same);
+            CHECK(reads_.contains(same) && reads_.at(same) == 1);
+        }
+    }
+
+    const std::vector<Tokens> & rows_;
+    const Budget budget_;
+    const Plan plan_;
+    std::map<int, std::vector<Cell>> live_;
+    std::map<int, int> reads_;
+    int next_cell_ = 0;
+    int64_t decoded_ = 0;
+    int64_t padded_ = 0;
+};
+
+size_t shared_prefix(const Tokens & a, const Tokens & b) {
+    size_t n = 0;
+    while (n + 1 < std::min(a.size(), b.size()) && a[n] == b[n]) {  // every row keeps its last token for itself
+        ++n;
+    }
+    return n;
+}
+
+// Tokens that must be decoded for distinct rows when there are sequences for every branch.
+int64_t fewest_tokens(std::vector<Tokens> rows, size_t done, size_t min_step) {
+    if (rows.size() == 1) {
+        return int64_t(rows[0].size() - done);
+    }
+    size_t shared = rows[0].size();
+    for (const Tokens & a : rows) {
+        for (const Tokens & b : rows) {
+            shared = &a == &b ? shared : std::min(shared, shared_prefix(a, b));
+        }
+    }
+    int64_t tokens = 0;
+    if (shared - done >= min_step) {
+        tokens += int64_t(shared - done);
+        done = shared;
+    }
+    while (!rows.empty()) {
+        const Tokens first = rows[0];
+        const auto others = std::stable_partition(rows.begin() + 1, rows.end(), [&](const Tokens & row) {
+            return shared_prefix(first, row) > shared;
+        });
+        tokens += fewest_tokens({rows.begin(), others}, done, min_step);
+        rows.erase(rows.begin(), others);
+    }
+    return tokens;
+}
+
+// Rows that grow from each other's prefixes over a small alphabet, so that they share and repeat a lot.
+std::vector<Tokens> random_rows(std::mt19937 & random, int most_rows, int longest) {
+    const auto below = [&](int n) { return int(random() % unsigned(n)); };
+    std::vector<Tokens> rows(below(most_rows + 1));
+    for (size_t i = 0; i < rows.size(); ++i) {
+        if (i > 0 && below(5) > 0) {
+            const Tokens & from = rows[below(int(i))];
+            rows[i].assign(from.begin(), from.begin() + below(int(from.size()) + 1));
+        }
+        const int more = below(longest) + (rows[i].empty() ? 1 : 0);
+        for (int j = 0; j < more; ++j) {
+            rows[i].push_back(below(3));
+        }
+    }
+    return rows;
+}
+
+void test_random_rows() {
+    std::mt19937 random(1935);
+    const Budget budgets[] = {{512, 8, 5, 1}, {16, 8, 2, 1}, {40, 8, 3, 1},  {2, 1, 2, 1},
+                              {512, 1, 12, 8}, {24, 1, 4, 3}, {32, 8, 6, 4}, {64, 4, 64, 1}};
+    for (const Budget & budget : budgets) {
+        for (int i = 0; i < 1500 && failed_checks < 20; ++i) {
+            const std::vector<Tokens> rows = random_rows(random, i % 10 ? 12 : 40, i % 3 ? 12 : 60);
+            const int64_t decoded = Simulator(rows, budget).plan().decoded_tokens;
+            const std::set<Tokens> distinct(rows.begin(), rows.end());
+            int64_t most = 0;
+            for (const Tokens & row : distinct) {
+                most += int64_t(row.size());
+            }
+            const int64_t fewest =
+                rows.empty() ? 0 : fewest_tokens({distinct.begin(), distinct.end()}, 0, budget.min_step_tokens);
+            CHECK(fewest <= decoded && decoded <= most);
+            CHECK(budget.sequences < 64 || decoded == fewest);
+        }
+    }
+}
+
+Tokens counted(int count, Token last = -1) {
+    Tokens tokens(count);
+    for (int i = 0; i < count; ++i) {
+        tokens[i] = i;
+    }
+    if (last >= 0) {
+        tokens.back() = last;
+    }
+    return tokens;
+}
+
+Tokens joined(Tokens head, const Tokens & tail) {
+    head.insert(head.end(), tail.begin(), tail.end());
+    return head;
+}
+
+// Lengths of the decode steps of a plan, padding included.
+std::vector<int> step_lengths(const Plan & plan) {
+    std::vector<int> lengths;
+    for (const Step & step : plan.steps) {
+        if (const auto * decode = std::get_if<Decode>(&step)) {
+            lengths.push_back(0);
+            for (const Segment & s : decode->segments) {
+                lengths.back() += s.end - s.begin + s.padding;
+            }
+        }
+    }
+    return lengths;
+}
+
+void check_plan(const std::vector<Tokens> & rows, const Budget & budget, int64_t decoded, int64_t padded,
+                const std::vector<int> & lengths) {
+    const Simulator run(rows, budget);
+    CHECK(run.plan().decoded_tokens == decoded);
+    CHECK(run.plan().padded_tokens == padded);
+    CHECK(step_lengths(run.plan()) == lengths);
+}
+
+void test_examples() {
+    const Budget exact{512, 8, 5, 1};
+    check_plan({}, exact, 0, 0, {});
+    check_plan({{7}}, exact, 1, 7, {8});
+    // 20 shared tokens once, then 10, then 5 and 3 of padding
+    check_plan({joined(counted(20), Tokens(10, 100)), joined(counted(20), Tokens(5, 200))}, exact, 35, 3, {20, 10, 8});
+    // the same rows again cost nothing
+    check_plan({counted(30), counted(30), counted(30)}, exact, 30, 0, {30});
+    // a row that is another's beginning keeps its last token: 19 shared, then 1 and 6
+    check_plan({counted(25), counted(20)}, exact, 26, 9, {19, 8, 8});
+    // 7 shared tokens are too short a step: each row decodes them
+    check_plan({counted(12, 100), joined(counted(7), Tokens(5, 200))}, exact, 24, 0, {12, 12});
+    // a long row in even pieces, none of them a remainder
+    check_plan({counted(10)}, {4, 1, 2, 1}, 10, 0, {3, 4, 3});
+    check_plan({counted(513)}, exact, 513, 0, {257, 256});
+
+    // Two pairs: with sequences for both branchings 10 + 2 (10 + 10 + 10), with two sequences the pairs do not share.
+    const auto leaf = [](Token branch, Token end) {
+        return joined(joined(counted(10), Tokens(10, branch)), Tokens(10, end));
+    };
+    const std::vector<Tokens> pairs = {leaf(100, 1), leaf(100, 2), leaf(200, 1), leaf(200, 2)};
+    check_plan(pairs, exact, 70, 0, {10, 10, 10, 10, 10, 10, 10});
+    check_plan(pairs, {512, 8, 2, 1}, 90, 0, {10, 20, 20, 20, 20});
+
+    // Fast: the rows below one node share a step, as many as the step and the sequences hold.
+    const std::vector<Tokens> leaves = {counted(20, 100), counted(20, 101), counted(20, 102), counted(22, 103)};
+    check_plan(leaves, {512, 1, 12, 8}, 25, 0, {19, 6});
+    check_plan(leaves, {512, 1, 12, 3}, 25, 0, {19, 5, 1});
+}
+
+}  // namespace
+
+int main() {
+    test_examples();
+    test_random_rows();
+    std::printf(failed_checks ? "%d checks failed\n" : "plan: all checks passed\n", failed_checks);
+    return failed_checks ? 1 : 0;
+}
