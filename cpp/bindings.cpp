@@ -105,9 +105,10 @@ Evaluation evaluate(Engine & engine, const Input<int32_t> & tokens, const Input<
         bool stop = false;
         bool failed = PyErr_CheckSignals() != 0;
         if (!failed && cancelled) {
-            nb::object answer = nb::steal(PyObject_CallNoArgs(cancelled->ptr()));
-            failed = !answer.is_valid();
-            stop = !failed && PyObject_IsTrue(answer.ptr()) == 1;
+            const nb::object answer = nb::steal(PyObject_CallNoArgs(cancelled->ptr()));
+            const int truth = answer.is_valid() ? PyObject_IsTrue(answer.ptr()) : -1;
+            failed = truth < 0;
+            stop = truth > 0;
         }
         if (failed || stop) {
             engine.cancel(job);

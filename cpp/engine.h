@@ -1,46 +1,11 @@
-// One llama.cpp context and the thread that owns it: runs plans, returns label logits.
+// A reader and the thread that owns it: calls from any thread queue to it; deadline, cancel, close.
 #pragma once
 
-#include "model.h"
-#include "plan.h"
+#include "reader.h"
 
-#include <chrono>
 #include <memory>
-#include <optional>
-#include <vector>
 
 namespace decider {
-
-using Clock = std::chrono::steady_clock;
-
-struct EngineOptions {
-    int threads = 1;                 // CPU threads of one decode step
-    int context_tokens = 16384;      // longest row, in tokens
-    int parallel_rows = 8;           // rows that share one decode step when the model is not exact
-    size_t context_cache_bytes = 0;  // bound of the states kept between calls
-};
-
-// What a call asks: rows of tokens, and for each how many labels (the first n of Model::labels) it wants logits of.
-struct Request {
-    std::vector<Token> tokens;      // all rows, one after another
-    std::vector<int64_t> row_ends;  // where each row ends in `tokens`
-    std::vector<int32_t> label_counts;
-    std::vector<int32_t> contexts;  // per row: its leading tokens that later calls may ask about again; 0: none
-    std::optional<Clock::time_point> deadline;
-};
-
-struct Evaluation {
-    std::vector<float> logits;            // every row's label logits, one row after another
-    std::vector<double> log_normalizers;  // per row: log of the sum of exp over all of its next-token logits
-    int64_t decoded_tokens = 0;
-    int64_t padded_tokens = 0;
-    int64_t reused_tokens = 0;  // taken from the context cache
-};
-
-struct CacheInfo {
-    size_t entries;
-    size_t bytes;
-};
 
 struct Job;  // one request on its way through an engine
 

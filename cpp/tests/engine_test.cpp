@@ -54,6 +54,7 @@ Request request(const std::vector<Tokens> & rows) {
         r.tokens = joined(r.tokens, row);
         r.row_ends.push_back(int64_t(r.tokens.size()));
         r.label_counts.push_back(labels);
+        r.contexts.push_back(0);
     }
     return r;
 }

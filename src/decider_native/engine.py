@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from .errors import InvalidRequest, PayloadTooLarge
+from .errors import Closed, InvalidRequest, PayloadTooLarge
 from .prompts import Control, Label, Piece
 
 __all__ = ["Device", "Engine", "Mode", "Reading", "Readings", "devices", "quantize"]
@@ -106,6 +106,17 @@ class Engine:
         There is no such device.
     InvalidRequest
         An argument out of range.
+
+    Attributes
+    ----------
+    context_tokens, label_count
+        Longest row in tokens; how many labels the vocabulary holds.
+    device, mode, threads
+        What does the work, and how.
+    description, parameters, size_bytes, metadata
+        llama.cpp's words for the model, its number of weights, their size, and the file's metadata as text.
+    chat_template
+        The file's own chat template (Jinja), empty where it has none.
     """
 
     def __init__(
@@ -133,45 +144,36 @@ class Engine:
         _native.set_log_level(_wanted_log_level())
         exact = None if mode == "auto" else mode == "exact"
         try:
-            self._model = _native.Model(os.fspath(path), device, gpu_layers, exact)
-            cache_bytes = self._model.size_bytes // 8 if context_cache_bytes is None else context_cache_bytes
-            self._engine = _native.Engine(self._model, threads, context_tokens, parallel_questions, cache_bytes)
+            model = _native.Model(os.fspath(path), device, gpu_layers, exact)
+            cache_bytes = model.size_bytes // 8 if context_cache_bytes is None else context_cache_bytes
+            self._engine = _native.Engine(model, threads, context_tokens, parallel_questions, cache_bytes)
         finally:
             _forward_log()
+        self._open_model: _native.Model | None = model
         self.path = Path(path)
         self.threads = threads
-        self.mode: Mode = "exact" if self._model.exact else "fast"
+        self.mode: Mode = "exact" if model.exact else "fast"
         self.parse_special = parse_special
         self.context_tokens = self._engine.context_tokens
-        self.label_count = len(self._model.labels)
-        self.device = self._model.device
-        self.metadata: Mapping[str, str] = self._model.metadata
-        self._labels = self._model.labels
-        self._leading = self._model.leading_token
+        self.label_count = len(model.labels)
+        self.device = model.device
+        self.description = model.description
+        self.parameters = model.parameters
+        self.size_bytes = model.size_bytes
+        self.chat_template = model.chat_template
+        self.metadata: Mapping[str, str] = model.metadata
+        self._labels = model.labels
+        self._leading = model.leading_token
         self._normalizes = self.metadata.get("tokenizer.ggml.pre") in _NFC_TOKENIZERS
-        self._longest_text = self._model.longest_token_bytes * self.context_tokens
+        self._longest_text = model.longest_token_bytes * self.context_tokens
         _live.add(self)
-        _logger.info("selected inference device: %s (%s)", self.device, self._model.device_description)
+        _logger.info("selected inference device: %s (%s)", self.device, model.device_description)
 
     @property
-    def chat_template(self) -> str:
-        """The file's own chat template (Jinja), empty where it has none."""
-        return self._model.chat_template
-
-    @property
-    def description(self) -> str:
-        """Architecture, size and quantization in llama.cpp's words."""
-        return self._model.description
-
-    @property
-    def parameters(self) -> int:
-        """Number of weights."""
-        return self._model.parameters
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the weights in bytes."""
-        return self._model.size_bytes
+    def _model(self) -> _native.Model:
+        if self._open_model is None:
+            raise Closed("the model is closed; make a new Decider")
+        return self._open_model
 
     def token_text(self, token: int) -> str:
         """Text of one token, that of a control token included."""
@@ -281,8 +283,9 @@ class Engine:
         return self._engine.context_cache
 
     def close(self) -> None:
-        """Stop what runs (it raises `Closed`) and free the context. Closing again does nothing."""
+        """Stop what runs (it raises `Closed`) and free context and weights. Closing again does nothing."""
         self._engine.close()
+        self._open_model = None
 
 
 def devices() -> list[Device]:

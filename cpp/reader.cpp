@@ -1,0 +1,343 @@
+#include "reader.h"
+
+#include "backend.h"
+#include "errors.h"
+
+#include <ggml-cpu.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace decider {
+namespace {
+
+// Sequences that live at once: rows shared by evaluations, a state, its questions' common text, a score's levels, a
+// row.
+constexpr int tree_sequences = 5;
+
+// Below eight tokens llama.cpp's CPU matrix products take other kernels; from eight on a token's result does not depend
+// on how many others the step holds (flash attention off, weights not repacked). tests/test_exactness.py holds this.
+constexpr int exact_min_step = 8;
+
+constexpr int largest_step = 512;
+constexpr int smallest_step = 64;
+
+// A shorter context is decoded sooner than its copy would pay for the room it takes.
+constexpr int shortest_cached_context = 128;
+
+// Without flash attention a step needs heads x step x cells floats; a step shorter than 512 costs a CPU almost no
+// speed.
+constexpr int64_t attention_scratch_bytes = 64 << 20;
+
+double log_normalizer(const float * logits, int n) {
+    const float top = *std::max_element(logits, logits + n);
+    double sum = 0;
+    for (int i = 0; i < n; ++i) {
+        sum += std::exp(logits[i] - top);
+    }
+    return top + std::log(sum);
+}
+
+int step_tokens_for(const Model & model, int cells) {
+    if (!model.exact() || model.on_gpu()) {
+        return largest_step;
+    }
+    const int64_t per_token = int64_t(std::max(1, model.attention_heads())) * cells * sizeof(float);
+    const int64_t fits = attention_scratch_bytes / per_token / 32 * 32;
+    return static_cast<int>(std::clamp<int64_t>(fits, smallest_step, largest_step));
+}
+
+}  // namespace
+
+// ggml's thread pool lives in the CPU module, which is loaded at run time: its functions are looked up by name.
+class Reader::ThreadPool {
+  public:
+    explicit ThreadPool(int threads) {
+        ggml_backend_reg_t cpu = ggml_backend_dev_backend_reg(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
+        const auto make = reinterpret_cast<decltype(&ggml_threadpool_new)>(
+            ggml_backend_reg_get_proc_address(cpu, "ggml_threadpool_new"));
+        free_ = reinterpret_cast<decltype(&ggml_threadpool_free)>(
+            ggml_backend_reg_get_proc_address(cpu, "ggml_threadpool_free"));
+        ggml_threadpool_params params = ggml_threadpool_params_default(threads);
+        pool_ = make && free_ ? make(&params) : nullptr;
+        if (!pool_) {
+            throw BackendError("the CPU backend made no thread pool of " + std::to_string(threads) + " threads");
+        }
+    }
+    ~ThreadPool() { free_(pool_); }
+    ThreadPool(const ThreadPool &) = delete;
+    ThreadPool & operator=(const ThreadPool &) = delete;
+    ggml_threadpool_t get() const { return pool_; }
+
+  private:
+    ggml_threadpool_t pool_ = nullptr;
+    decltype(&ggml_threadpool_free) free_ = nullptr;
+};
+
+// The arrays behind a llama_batch of single-sequence tokens.
+class Reader::Batch {
+  public:
+    void clear() { tokens_.clear(), positions_.clear(), sequences_.clear(), outputs_.clear(); }
+    void add(Token token, int position, int sequence, bool output) {
+        tokens_.push_back(token);
+        positions_.push_back(position);
+        sequences_.push_back(sequence);
+        outputs_.push_back(output);
+    }
+    int size() const { return static_cast<int>(tokens_.size()); }
+    llama_batch view() {
+        counts_.assign(tokens_.size(), 1);
+        pointers_.resize(tokens_.size());
+        for (size_t i = 0; i < tokens_.size(); ++i) {
+            pointers_[i] = &sequences_[i];
+        }
+        return {size(), tokens_.data(), nullptr, positions_.data(), counts_.data(), pointers_.data(), outputs_.data()};
+    }
+
+  private:
+    std::vector<Token> tokens_;
+    std::vector<llama_pos> positions_;
+    std::vector<llama_seq_id> sequences_;
+    std::vector<int8_t> outputs_;
+    std::vector<int32_t> counts_;
+    std::vector<llama_seq_id *> pointers_;
+};
+
+// What one row's last token says.
+struct Reader::Readout {
+    int label_count = 0;
+    std::vector<float> logits;
+    double normalizer = 0;
+};
+
+Reader::Reader(std::shared_ptr<const Model> m, const EngineOptions & options, std::function<bool()> stop)
+    : model_(std::move(m)), stop_(std::move(stop)), cache_(options.context_cache_bytes) {
+    const int parallel = model_->exact() ? 1 : std::max(1, options.parallel_rows);
+    context_tokens_ = options.context_tokens;
+    if (model_->trained_context() > 0) {
+        context_tokens_ = std::min(context_tokens_, model_->trained_context());
+    }
+    const int step = step_tokens_for(*model_, context_tokens_);
+    budget_ = {step, model_->exact() ? exact_min_step : 1, tree_sequences + parallel - 1, parallel};
+    // Beside the longest row there is room for its padding, or for the other rows of its step.
+    cells_ = context_tokens_ + (parallel > 1 ? step : exact_min_step);
+
+    threads_ = std::make_unique<ThreadPool>(options.threads);
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx = cells_;
+    params.n_batch = step;
+    params.n_ubatch = step;
+    params.n_seq_max = budget_.sequences;
+    params.n_outputs_max = budget_.sequences;
+    params.n_threads = options.threads;
+    params.n_threads_batch = options.threads;
+    params.kv_unified = true;
+    if (llama_model_ftype(model_->get()) == LLAMA_FTYPE_ALL_F32) {  // keys and values as precise as the weights
+        params.type_k = params.type_v = GGML_TYPE_F32;
+    }
+    params.flash_attn_type =
+        model_->exact() && !model_->on_gpu() ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
+    params.no_perf = true;
+    params.abort_callback = [](void * data) { return static_cast<Reader *>(data)->stop_(); };
+    params.abort_callback_data = this;
+
+    ErrorCapture errors;
+    try {
+        context_.reset(llama_init_from_model(model_->get(), params));
+    } catch (const std::exception & error) {
+        errors.append(error.what());
+    }
+    if (!context_) {
+        throw ModelLoadError("llama.cpp makes no context of " + std::to_string(context_tokens_) +
+                             " tokens: " + errors.text() + "; a smaller context_tokens needs less memory");
+    }
+    memory_ = llama_get_memory(context_.get());
+    if (!memory_) {
+        throw ModelLoadError("the model (" + model_->description() + ") keeps no memory that could be shared by rows");
+    }
+    llama_attach_threadpool(context_.get(), threads_->get(), threads_->get());
+    batch_ = std::make_unique<Batch>();
+}
+
+Reader::~Reader() {
+    context_.reset();  // before the threads that serve it
+}
+
+void Reader::check(const Request & request) const {
+    if (request.row_ends.size() != request.label_counts.size() || request.row_ends.size() != request.contexts.size() ||
+        (request.row_ends.empty() ? 0 : request.row_ends.back()) != int64_t(request.tokens.size())) {
+        throw InvalidRequest("row_ends, label_counts, contexts and tokens do not describe the same rows");
+    }
+    int64_t begin = 0;
+    for (size_t i = 0; i < request.row_ends.size(); ++i) {
+        const int64_t length = request.row_ends[i] - begin;
+        begin = request.row_ends[i];
+        const std::string row = "row " + std::to_string(i);
+        if (length < 1) {
+            throw InvalidRequest(row + " is empty");
+        }
+        if (length > context_tokens_) {
+            throw PayloadTooLarge(row + " has " + std::to_string(length) + " tokens; the context holds " +
+                                      std::to_string(context_tokens_),
+                                  length, context_tokens_);
+        }
+        if (request.contexts[i] < 0 || request.contexts[i] >= length) {
+            throw InvalidRequest(row + " has a context that is no proper part of it");
+        }
+        if (request.label_counts[i] < 1 || request.label_counts[i] > int(model_->labels().size())) {
+            throw InvalidRequest(row + " asks for " + std::to_string(request.label_counts[i]) +
+                                 " labels; the vocabulary holds " + std::to_string(model_->labels().size()));
+        }
+    }
+    const int n = model_->vocabulary_size();
+    if (std::ranges::any_of(request.tokens, [&](Token t) { return t < 0 || t >= n; })) {
+        throw InvalidRequest("a token id lies outside the vocabulary of " + std::to_string(n));
+    }
+}
+
+Evaluation Reader::run(const Request & request) {
+    try {
+        return read(request);
+    } catch (...) {
+        llama_memory_clear(memory_, true);  // what a stopped or failed step left behind must not reach the next call
+        throw;
+    }
+}
+
+Evaluation Reader::read(const Request & request) {
+    std::vector<Row> rows;
+    int64_t begin = 0;
+    for (const int64_t end : request.row_ends) {
+        rows.emplace_back(request.tokens.data() + begin, end - begin);
+        begin = end;
+    }
+    // Rows that start with the same cached context are read together; those that start with none are one tree.
+    std::map<std::shared_ptr<const ContextCache::Entry>, std::vector<int>> groups;
+    for (size_t i = 0; i < rows.size(); ++i) {
+        groups[cache_.find(rows[i])].push_back(int(i));
+    }
+    std::vector<Readout> readouts(rows.size());
+    Evaluation evaluation;
+    for (const auto & [entry, members] : groups) {
+        read_group(request, rows, members, entry.get(), readouts, evaluation);
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+        const std::vector<float> & read = readouts[i].logits;
+        evaluation.logits.insert(evaluation.logits.end(), read.begin(), read.begin() + request.label_counts[i]);
+        evaluation.log_normalizers.push_back(readouts[i].normalizer);
+    }
+    return evaluation;
+}
+
+void Reader::read_group(const Request & request, const std::vector<Row> & rows, const std::vector<int> & members,
+                        const ContextCache::Entry * entry, std::vector<Readout> & readouts, Evaluation & evaluation) {
+    std::vector<Row> group;
+    Contexts contexts;
+    for (const int i : members) {
+        group.push_back(rows[i]);
+        contexts.lengths.push_back(worth_caching(request.contexts[i]) ? request.contexts[i] : 0);
+    }
+    llama_memory_clear(memory_, false);
+    if (entry && restore(*entry)) {
+        contexts.restored = int(entry->tokens.size());
+        evaluation.reused_tokens += contexts.restored;
+    }
+    const Plan plan = make_plan(group, budget_, contexts);
+    std::vector<Readout> read(group.size());
+    for (size_t i = 0; i < group.size(); ++i) {  // equal rows are read once, for the one that wants the most labels
+        int & count = read[plan.same_as[i]].label_count;
+        count = std::max(count, request.label_counts[members[i]]);
+    }
+    for (const Step & step : plan.steps) {
+        if (stop_()) {
+            throw Stopped();
+        }
+        if (const auto * fork = std::get_if<Fork>(&step)) {
+            llama_memory_seq_cp(memory_, fork->source, fork->target, -1, -1);
+        } else if (const auto * drop = std::get_if<Drop>(&step)) {
+            llama_memory_seq_rm(memory_, drop->sequence, -1, -1);
+        } else if (const auto * keep = std::get_if<Save>(&step)) {
+            save(*keep, group[keep->row]);
+        } else {
+            decode(std::get<Decode>(step), group, read);
+        }
+    }
+    for (size_t i = 0; i < group.size(); ++i) {
+        readouts[members[i]] = read[plan.same_as[i]];
+    }
+    evaluation.decoded_tokens += plan.decoded_tokens;
+    evaluation.padded_tokens += plan.padded_tokens;
+}
+
+bool Reader::worth_caching(int context) const {
+    // A sliding window drops old cells from a saved state, and a restored one would lie elsewhere than a decoded one.
+    const int window = llama_model_n_swa(model_->get());
+    return cache_.enabled() && context >= shortest_cached_context && (window <= 0 || context <= window);
+}
+
+bool Reader::restore(const ContextCache::Entry & entry) {
+    if (llama_state_seq_set_data(context_.get(), entry.state.data(), entry.state.size(), 0) == entry.state.size()) {
+        return true;
+    }
+    llama_memory_clear(memory_, true);
+    return false;
+}
+
+void Reader::save(const Save & step, Row row) {
+    const size_t size = llama_state_seq_get_size(context_.get(), step.sequence);
+    if (!cache_.fits(size)) {
+        return;
+    }
+    std::vector<uint8_t> state(size);
+    if (llama_state_seq_get_data(context_.get(), state.data(), size, step.sequence) == size) {
+        cache_.put(row.first(step.tokens), std::move(state));
+    }
+}
+
+void Reader::decode(const Decode & step, const std::vector<Row> & rows, std::vector<Readout> & readouts) {
+    batch_->clear();
+    std::vector<std::pair<int, int>> reads;  // place in the batch_, row
+    for (const Segment & s : step.segments) {
+        for (int i = s.begin; i < s.end; ++i) {
+            batch_->add(rows[s.row][i], i, s.sequence, s.read && i + 1 == s.end);
+        }
+        if (s.read) {
+            reads.emplace_back(batch_->size() - 1, s.row);
+        }
+        for (int i = 0; i < s.padding; ++i) {
+            batch_->add(0, s.end + i, s.sequence, false);
+        }
+        if (s.sequence >= budget_.sequences || s.end + s.padding > cells_) {
+            throw BackendError("a decode step leaves the context's limits");  // llama.cpp would abort the process
+        }
+    }
+    if (batch_->size() > budget_.step_tokens) {
+        throw BackendError("a decode step is longer than the context's batch");
+    }
+    const int32_t code = llama_decode(context_.get(), batch_->view());
+    if (code == 2) {
+        throw Stopped();
+    }
+    if (code != 0) {
+        throw BackendError("llama_decode answered " + std::to_string(code) +
+                           (code == 1 ? ": no room in the context's memory" : ": the step could not be computed"));
+    }
+    const int n = model_->vocabulary_size();
+    for (const auto & [place, row] : reads) {
+        const float * logits = llama_get_logits_ith(context_.get(), place);
+        if (!logits) {
+            throw BackendError("llama.cpp returned no logits for a row");
+        }
+        const double normalizer = log_normalizer(logits, n);
+        if (!std::isfinite(normalizer)) {
+            throw BackendError("the model's logits are not finite; the weights or the device are faulty");
+        }
+        readouts[row].normalizer = normalizer;
+        for (int i = 0; i < readouts[row].label_count; ++i) {
+            readouts[row].logits.push_back(logits[model_->labels()[i]]);
+        }
+    }
+}
+
+}  // namespace decider
