@@ -9,6 +9,7 @@ import pytest
 
 from decider_native import Decider, Noul, Result
 from decider_native.decider import Questions
+from decider_native.questions import Json
 
 ONE: Questions = {"refund": Noul("Is a refund asked for?")}
 OTHER: Questions = {"angry": Noul("Is the writer angry?"), "urgent": Noul("Is it urgent?")}
@@ -31,7 +32,7 @@ def test_hits_and_misses_give_the_same_bits(
 ) -> None:
     path = make_model(architecture, dtype, hidden=hidden)
     grown = STORY + " Now it is lost, and nobody at any depot knows where it could be."
-    states = [STORY, grown, "short", STORY, {"log": [STORY, 1]}, grown]
+    states: list[Json] = [STORY, grown, "short", STORY, {"log": [STORY, 1]}, grown]
     with open_decider(path) as caching, open_decider(path, 0) as plain:
         for state in states:
             for questions in (ONE, OTHER):

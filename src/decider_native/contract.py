@@ -19,7 +19,7 @@ from .questions import KINDS, Choice, Json, Noul, Question, Score, copy_json
 if TYPE_CHECKING:
     from .decider import Decider
 
-__all__ = ["MAX_MESSAGE", "RETRY_AFTER_MS", "Judge", "Limits"]
+__all__ = ["MAX_MESSAGE", "RETRY_AFTER_MS", "Judge", "Limits", "parse_question"]
 
 Request: TypeAlias = Mapping[str, Any] | str | bytes
 
@@ -264,12 +264,13 @@ def _parse_evaluation(item: object, position: int, ids: set[str], call: _Call) -
     questions = _expect(body["questions"], "questions", "an object")
     if not questions:
         raise InvalidRequest("is empty; ask at least one question", field="questions")
-    parsed = {_expect(key, "questions", "text"): _parse_question(key, asked) for key, asked in questions.items()}
+    parsed = {_expect(key, "questions", "text"): parse_question(key, asked) for key, asked in questions.items()}
     call.current = None
     return _Evaluation(evaluation_id, state, parsed)
 
 
-def _parse_question(question_id: str, value: object) -> Question:
+def parse_question(question_id: str, value: object) -> Question:
+    """Read one question strictly; `InvalidRequest` names it and the field at fault."""
     try:
         body = _members(value, required=("type",), optional=("instructions", "criteria"))
         kind, criteria = _expect(body["type"], "type", "text"), body.get("criteria")

@@ -21,7 +21,7 @@ from decider_native.errors import (
     PayloadTooLarge,
 )
 
-from . import commands
+from . import commands, serve
 
 __all__ = ["build_parser", "main"]
 
@@ -141,6 +141,10 @@ def build_parser() -> argparse.ArgumentParser:
     info = _command(group, "info", "load a model and describe it", "[options]", commands.info)
     _add_model_options(info)
     _add_output_options(info)
+
+    serving = _command(group, "serve", "answer TypeSafe, OpenAI and judge clients over HTTP", "[options]", serve.serve)
+    _add_model_options(serving)
+    serve.add_options(serving)
     return parser
 
 
@@ -179,6 +183,9 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--context-tokens", type=_positive, default=16384, metavar="N", help="longest row in tokens (default: 16384)"
+    )
+    parser.add_argument(
+        "--layout", choices=("plain", "chat"), help="chat: ask a stock instruct model through its chat template"
     )
     parser.add_argument(
         "--mode", choices=("auto", "exact", "fast"), default="auto", help="exact: answers never depend on the batch"

@@ -24,6 +24,12 @@ Command: TypeAlias = Callable[[argparse.Namespace], int]
 _EXIT_BY_CODE = {"invalid_request": 2, "payload_too_large": 2, "deadline": 4, "attempt_timeout": 4, "cancelled": 4}
 
 
+def decider_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments of `Decider` that the options of a command name."""
+    names = ("config", "device", "gpu_layers", "threads", "context_tokens", "mode", "layout")
+    return {name: getattr(arguments, name) for name in names}
+
+
 def version() -> str:
     """Return the version of the installed package."""
     return importlib.metadata.version("decider-native")
@@ -175,15 +181,7 @@ def info(arguments: argparse.Namespace) -> int:
 def _open_decider(arguments: argparse.Namespace) -> Decider:
     from decider_native import Decider
 
-    return Decider(
-        arguments.model,
-        config=arguments.config,
-        device=arguments.device,
-        gpu_layers=arguments.gpu_layers,
-        threads=arguments.threads,
-        context_tokens=arguments.context_tokens,
-        mode=arguments.mode,
-    )
+    return Decider(arguments.model, **decider_options(arguments))
 
 
 def _read_request(source: str) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""The HTTP server under real clients, over real sockets."""
