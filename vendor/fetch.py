@@ -41,23 +41,15 @@ def main() -> int:
     return 0
 
 
-def pip_command() -> list[str]:
-    """Return a command line that runs pip: this interpreter's own, else the one on PATH."""
-    if importlib.util.find_spec("pip"):
-        return [sys.executable, "-m", "pip"]
-    if found := shutil.which("pip") or shutil.which("pip3"):
-        return [found]
-    raise SystemExit(
-        "vendor/fetch.py: pip is needed to fetch llama.cpp; install it, or point DECIDER_NATIVE_LLAMA_CPP at a checkout"
-    )
-
-
 def download(pin: dict[str, Any], scratch: Path) -> Path:
     """Download the pinned archive into ``scratch`` and return its path once its SHA-256 is right."""
+    if not importlib.util.find_spec("pip"):
+        raise SystemExit("vendor/fetch.py: needs pip; install it, or point DECIDER_NATIVE_LLAMA_CPP at a checkout")
     requirement = f"{pin['package']}=={pin['version']}"
     print(f"fetching llama.cpp {pin['build']} from {requirement}", flush=True)
     options = ["--no-deps", "--no-binary", pin["package"], "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*pip_command(), "download", *options, "--dest", str(scratch), requirement], check=True)
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(scratch), requirement]
+    subprocess.run(command, check=True)
     (archive,) = scratch.glob("*.tar.gz")
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     if digest != pin["sha256"]:
