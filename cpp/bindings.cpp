@@ -46,6 +46,11 @@ Output<T> to_array(const std::vector<T> & values) {
     return Output<T>(copy->data(), {copy->size()}, owner);
 }
 
+// llama.cpp hands on what a file holds; a text there that is no UTF-8 must not become another error.
+nb::str readable(const std::string & text) {
+    return nb::steal<nb::str>(PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "replace"));
+}
+
 std::filesystem::path library_directory() {
     Dl_info info{};
     dladdr(reinterpret_cast<const void *>(&library_directory), &info);
@@ -56,9 +61,9 @@ void raise(const Error & error) {
     const nb::object type = nb::module_::import_("decider_native.errors").attr(error.python_class());
     nb::object value;
     if (const auto * large = dynamic_cast<const PayloadTooLarge *>(&error)) {
-        value = type(error.what(), "tokens"_a = large->tokens, "limit"_a = large->limit);
+        value = type(readable(error.what()), "tokens"_a = large->tokens, "limit"_a = large->limit);
     } else {
-        value = type(error.what());
+        value = type(readable(error.what()));
     }
     PyErr_SetObject(type.ptr(), value.ptr());
 }
@@ -180,9 +185,16 @@ NB_MODULE(_native, m) {
             "tokens"_a)
         .def_prop_ro(
             "labels", [](const Model & model) { return to_array(model.labels()); }, nb::rv_policy::move)
-        .def_prop_ro("metadata", &Model::metadata)
-        .def_prop_ro("chat_template", &Model::chat_template)
-        .def_prop_ro("description", &Model::description)
+        .def_prop_ro("metadata",
+                     [](const Model & model) {
+                         nb::typed<nb::dict, nb::str, nb::str> metadata;
+                         for (const auto & [key, value] : model.metadata()) {
+                             metadata[readable(key)] = readable(value);
+                         }
+                         return metadata;
+                     })
+        .def_prop_ro("chat_template", [](const Model & model) { return readable(model.chat_template()); })
+        .def_prop_ro("description", [](const Model & model) { return readable(model.description()); })
         .def_prop_ro("leading_token", &Model::leading_token)
         .def_prop_ro("vocabulary_size", &Model::vocabulary_size)
         .def_prop_ro("longest_token_bytes", &Model::longest_token_bytes)
@@ -221,7 +233,7 @@ NB_MODULE(_native, m) {
         [] {
             std::vector<nb::tuple> lines;
             for (const LogLine & line : drain_log()) {
-                lines.push_back(nb::make_tuple(line.level, line.text));
+                lines.push_back(nb::make_tuple(line.level, readable(line.text)));
             }
             return lines;
         },

@@ -60,14 +60,22 @@ Model::Model(const ModelOptions & options) : device_(find_device(options.device)
                              (errors.text().empty() ? "no reason given" : errors.text()));
     }
     vocabulary_ = llama_model_get_vocab(model_.get());
+    if (llama_vocab_type(vocabulary_) == LLAMA_VOCAB_TYPE_NONE) {
+        throw ModelLoadError(options.path + " (" + description() +
+                             ") holds no vocabulary; convert the model with its tokenizer");
+    }
     if (!llama_model_has_decoder(model_.get()) || llama_model_has_encoder(model_.get()) ||
-        llama_model_is_diffusion(model_.get()) || llama_vocab_type(vocabulary_) == LLAMA_VOCAB_TYPE_NONE) {
+        llama_model_is_diffusion(model_.get())) {
         throw ModelLoadError(
             options.path + " (" + description() +
             ") does not predict next tokens from left to right; decisions need a causal language model");
     }
-    scan_vocabulary();
-    prove_labels();
+    try {
+        scan_vocabulary();
+        prove_labels();
+    } catch (const std::exception & error) {
+        throw ModelLoadError(options.path + ": its vocabulary cannot be used: " + error.what());
+    }
 }
 
 void Model::scan_vocabulary() {
@@ -147,8 +155,12 @@ void Model::tokenize_segment(std::string_view text, bool parse_special, std::vec
         throw InvalidRequest("a text of more than 2 GiB cannot be tokenized");
     }
     const auto run = [&](Token * to, size_t room) {
-        return llama_tokenize(vocabulary_, text.data(), static_cast<int32_t>(text.size()), to,
-                              static_cast<int32_t>(room), false, parse_special);
+        try {
+            return llama_tokenize(vocabulary_, text.data(), static_cast<int32_t>(text.size()), to,
+                                  static_cast<int32_t>(room), false, parse_special);
+        } catch (const std::exception & error) {  // a vocabulary without a token for some byte
+            throw BackendError(std::string("llama.cpp cannot tokenize a text: ") + error.what());
+        }
     };
     const size_t used = out.size();
     const size_t guess = text.size() + 8;  // one token a byte, and a tokenizer's own space

@@ -77,11 +77,17 @@ Evaluation evaluate(Engine & engine, const std::vector<Tokens> & rows) {
     return finish(engine, engine.submit(request(rows)));
 }
 
+constexpr int context_length = 150;  // long enough for the context cache
+
 std::vector<Tokens> related_rows() {
-    const Tokens context = random_tokens(50, 2);
+    const Tokens context = random_tokens(context_length, 2);
     const Tokens question = joined(context, random_tokens(20, 3));
-    return {joined(question, random_tokens(3, 4)), joined(context, random_tokens(30, 5)), question,
-            joined(question, random_tokens(9, 6)), question, random_tokens(1, 7)};
+    return {joined(question, random_tokens(3, 4)),
+            joined(context, random_tokens(30, 5)),
+            question,
+            joined(question, random_tokens(9, 6)),
+            question,
+            random_tokens(1, 7)};
 }
 
 // The rows of a call say what each says alone.
@@ -94,7 +100,16 @@ void check_answers(Engine & engine) {
         CHECK(std::ranges::equal(alone.logits, std::span(together.logits).subspan(i * labels, labels)));
         CHECK(alone.log_normalizers[0] == together.log_normalizers[i]);
     }
-    CHECK(together.decoded_tokens < 50 + 30 + 20 + 3 + 9 + 1 + 3);
+    CHECK(together.decoded_tokens < context_length + 30 + 20 + 3 + 9 + 1 + 3);
+
+    Request cached = request({rows[0], rows[1]});
+    cached.contexts = {context_length, context_length};
+    for (const bool known : {false, true}) {
+        const Evaluation again = finish(engine, engine.submit(cached));
+        CHECK(!known || again.reused_tokens == context_length);
+        CHECK(std::ranges::equal(again.logits, std::span(together.logits).first(2 * labels)));
+    }
+    CHECK(engine.cache_info().entries == 1);
 }
 
 void check_limits(Engine & engine) {
@@ -112,7 +127,11 @@ void check_limits(Engine & engine) {
     CHECK(throws<InvalidRequest>([&] { submit(with([](Request & r) { r.label_counts[0] = 256; })); }));
     CHECK(throws<InvalidRequest>([&] { submit(with([](Request & r) { r.label_counts.push_back(1); })); }));
     CHECK(throws<InvalidRequest>([&] { submit(with([](Request & r) { r.row_ends[0] = 2; })); }));
-    CHECK(throws<InvalidRequest>([&] { submit(with([](Request & r) { r.row_ends = {5, 3}, r.label_counts = {1, 1}; })); }));
+    CHECK(throws<InvalidRequest>(
+        [&] { submit(with([](Request & r) { r.row_ends = {5, 3}, r.label_counts = {1, 1}, r.contexts = {0, 0}; })); }));
+    CHECK(throws<InvalidRequest>([&] { submit(with([](Request & r) { r.contexts[0] = 3; })); }));
+    CHECK(throws<InvalidRequest>([&] { submit(with([](Request & r) { r.contexts[0] = -1; })); }));
+    CHECK(throws<InvalidRequest>([&] { submit(with([](Request & r) { r.contexts.clear(); })); }));
     CHECK(evaluate(engine, {}).logits.empty());
 }
 
@@ -208,7 +227,7 @@ int main(int count, char ** arguments) {
 
     for (const bool exact : {true, false}) {
         const auto model = std::make_shared<const Model>(ModelOptions{file, "CPU", {}, exact});
-        const EngineOptions options{exact ? 2 : 1, context_tokens, 8};
+        const EngineOptions options{exact ? 2 : 1, context_tokens, 8, 1 << 26};
         check_text(*model);
         Engine engine(model, options);
         CHECK(engine.sequences() > (exact ? 1 : 8) && engine.step_tokens() >= 2 * engine.min_step_tokens());

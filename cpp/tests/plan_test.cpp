@@ -14,15 +14,20 @@ namespace {
 
 using Tokens = std::vector<Token>;
 
-std::vector<Row> views(const std::vector<Tokens> & rows) { return {rows.begin(), rows.end()}; }
+std::vector<Row> views(const std::vector<Tokens> & rows) {
+    return {rows.begin(), rows.end()};
+}
 
 // Carries out a plan as the engine would, on sequences that are lists of cells, and checks every step.
 class Simulator {
   public:
-    Simulator(const std::vector<Tokens> & rows, const Budget & budget)
-        : rows_(rows), budget_(budget), plan_(make_plan(views(rows), budget)) {
-        if (!rows.empty()) {
-            live_[0] = {};  // the first sequence is there from the start, empty
+    Simulator(const std::vector<Tokens> & rows, const Budget & budget, const Contexts & contexts = {})
+        : rows_(rows), budget_(budget), contexts_(contexts), plan_(make_plan(views(rows), budget, contexts)) {
+        if (!rows.empty()) {  // the first sequence is there from the start, with what was restored
+            for (int i = 0; i < contexts.restored; ++i) {
+                live_[0].push_back({next_cell_++, rows[0][i], false});
+            }
+            live_.try_emplace(0);
         }
         for (const Step & step : plan_.steps) {
             std::visit([&](const auto & s) { run(s); }, step);
@@ -35,6 +40,7 @@ class Simulator {
     }
 
     const Plan & plan() const { return plan_; }
+    const std::map<Tokens, int> & saved() const { return saved_; }
 
   private:
     struct Cell {
@@ -51,9 +57,12 @@ class Simulator {
     }
 
     void run(const Save & save) {
-        const Row row = rows_[save.row];
         CHECK(live_.contains(save.sequence));
-        CHECK(save.tokens < int(row.size()));
+        CHECK(save.tokens == contexts_.lengths[save.row]);
+        const Row context = Row(rows_[save.row]).first(save.tokens);
+        CHECK(std::ranges::equal(live_[save.sequence], context, {}, &Cell::token));
+        CHECK(std::ranges::none_of(live_[save.sequence], &Cell::padding));
+        ++saved_[{context.begin(), context.end()}];
     }
 
     void run(const Drop & drop) { CHECK(live_.erase(drop.sequence) == 1); }
@@ -119,9 +128,11 @@ class Simulator {
 
     const std::vector<Tokens> & rows_;
     const Budget budget_;
+    const Contexts contexts_;
     const Plan plan_;
     std::map<int, std::vector<Cell>> live_;
     std::map<int, int> reads_;
+    std::map<Tokens, int> saved_;
     int next_cell_ = 0;
     int64_t decoded_ = 0;
     int64_t padded_ = 0;
@@ -153,9 +164,8 @@ int64_t fewest_tokens(std::vector<Tokens> rows, size_t done, size_t min_step) {
     }
     while (!rows.empty()) {
         const Tokens first = rows[0];
-        const auto others = std::stable_partition(rows.begin() + 1, rows.end(), [&](const Tokens & row) {
-            return shared_prefix(first, row) > shared;
-        });
+        const auto others = std::stable_partition(
+            rows.begin() + 1, rows.end(), [&](const Tokens & row) { return shared_prefix(first, row) > shared; });
         tokens += fewest_tokens({rows.begin(), others}, done, min_step);
         rows.erase(rows.begin(), others);
     }
@@ -181,7 +191,7 @@ std::vector<Tokens> random_rows(std::mt19937 & random, int most_rows, int longes
 
 void test_random_rows() {
     std::mt19937 random(1935);
-    const Budget budgets[] = {{512, 8, 5, 1}, {16, 8, 2, 1}, {40, 8, 3, 1},  {2, 1, 2, 1},
+    const Budget budgets[] = {{512, 8, 5, 1},  {16, 8, 2, 1}, {40, 8, 3, 1}, {2, 1, 2, 1},
                               {512, 1, 12, 8}, {24, 1, 4, 3}, {32, 8, 6, 4}, {64, 4, 64, 1}};
     for (const Budget & budget : budgets) {
         for (int i = 0; i < 1500 && failed_checks < 20; ++i) {
@@ -196,6 +206,38 @@ void test_random_rows() {
                 rows.empty() ? 0 : fewest_tokens({distinct.begin(), distinct.end()}, 0, budget.min_step_tokens);
             CHECK(fewest <= decoded && decoded <= most);
             CHECK(budget.sequences < 64 || decoded == fewest);
+        }
+    }
+}
+
+// Every question about a state has the state as its context; a state is as long as it likes and may start another.
+void test_random_contexts() {
+    std::mt19937 random(2026);
+    const Budget budgets[] = {{512, 8, 5, 1}, {16, 8, 2, 1}, {512, 1, 12, 8}, {512, 4, 64, 1}};
+    for (const Budget & budget : budgets) {
+        for (int i = 0; i < 1500 && failed_checks < 20; ++i) {
+            std::vector<Tokens> rows;
+            Contexts contexts;
+            for (const Tokens & state : random_rows(random, 4, 40)) {
+                for (int question = int(random() % 4); question >= 0; --question) {
+                    rows.push_back(state);
+                    for (int more = int(random() % 12); more >= 0; --more) {
+                        rows.back().push_back(Token(random() % 3));
+                    }
+                    contexts.lengths.push_back(random() % 8 ? int(state.size()) : 0);
+                }
+            }
+            if (!rows.empty() && i % 2) {  // what all of them share may have been restored
+                const auto shortest = std::ranges::min_element(rows, {}, &Tokens::size);
+                contexts.restored = int(random() % shortest->size());
+                for (Tokens & row : rows) {
+                    std::copy_n(shortest->begin(), contexts.restored, row.begin());
+                }
+            }
+            const Simulator run(rows, budget, contexts);
+            for (const auto & [context, _] : run.saved()) {
+                CHECK(int(context.size()) - contexts.restored >= budget.min_step_tokens);
+            }
         }
     }
 }
@@ -266,6 +308,16 @@ void test_examples() {
     const std::vector<Tokens> leaves = {counted(20, 100), counted(20, 101), counted(20, 102), counted(22, 103)};
     check_plan(leaves, {512, 1, 12, 8}, 25, 0, {19, 6});
     check_plan(leaves, {512, 1, 12, 3}, 25, 0, {19, 5, 1});
+
+    // Contexts are saved where they end, for one question as for many; one that was restored is neither decoded nor
+    // saved
+    const std::vector<Tokens> asked = {joined(counted(20), Tokens(9, 100)), joined(counted(20), Tokens(5, 200))};
+    CHECK(Simulator(asked, exact, {{20, 20}, 0}).saved() == (std::map<Tokens, int>{{counted(20), 1}}));
+    CHECK(Simulator({asked[0]}, exact, {{20}, 0}).saved() == (std::map<Tokens, int>{{counted(20), 1}}));
+    const Simulator again(asked, exact, {{20, 20}, 20});
+    CHECK(again.saved().empty() && again.plan().decoded_tokens == 14);
+    const Simulator grown({counted(40)}, exact, {{30}, 20});
+    CHECK(grown.saved() == (std::map<Tokens, int>{{counted(30), 1}}) && grown.plan().decoded_tokens == 20);
 }
 
 }  // namespace
@@ -273,6 +325,7 @@ void test_examples() {
 int main() {
     test_examples();
     test_random_rows();
+    test_random_contexts();
     std::printf(failed_checks ? "%d checks failed\n" : "plan: all checks passed\n", failed_checks);
     return failed_checks ? 1 : 0;
 }
