@@ -59,8 +59,29 @@ class NoulAnswer:
         return wire
 
 
+class _Distribution:
+    """What a choice and a score have in common: probabilities `p` of their options or levels, in order."""
+
+    __slots__ = ()
+    p: tuple[float, ...]
+
+    @property
+    def p_max(self) -> float:
+        """The largest probability."""
+        return max(self.p)
+
+    @property
+    def certainty(self) -> float:
+        """1 minus the normalized entropy of the probabilities."""
+        return certainty(self.p)
+
+    def array(self) -> NDArray[np.float64]:
+        """The probabilities in order, float64 of shape (options or levels,)."""
+        return np.array(self.p, dtype=np.float64)
+
+
 @dataclass(frozen=True, slots=True)
-class ChoiceAnswer:
+class ChoiceAnswer(_Distribution):
     """The answer to a choice.
 
     Attributes
@@ -87,20 +108,6 @@ class ChoiceAnswer:
         """Option names to probabilities."""
         return dict(zip(self.names, self.p, strict=True))
 
-    @property
-    def p_max(self) -> float:
-        """Probability of the chosen option."""
-        return max(self.p)
-
-    @property
-    def certainty(self) -> float:
-        """1 minus the normalized entropy of the probabilities."""
-        return certainty(self.p)
-
-    def array(self) -> NDArray[np.float64]:
-        """Probabilities in the order of the options, float64 of shape (options,)."""
-        return np.array(self.p, dtype=np.float64)
-
     def to_dict(self, diagnostics: bool = False) -> Wire:
         """Wire form; with `diagnostics`, the ``x_`` fields too."""
         wire: Wire = {
@@ -115,7 +122,7 @@ class ChoiceAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreAnswer:
+class ScoreAnswer(_Distribution):
     """The answer to a rating.
 
     Attributes
@@ -149,20 +156,6 @@ class ScoreAnswer:
     def probabilities(self) -> dict[str, float]:
         """Levels ``"0"``, ``"1"``, ... to probabilities."""
         return _numbered(self.p)
-
-    @property
-    def p_max(self) -> float:
-        """Probability of the likeliest level."""
-        return max(self.p)
-
-    @property
-    def certainty(self) -> float:
-        """1 minus the normalized entropy of the probabilities."""
-        return certainty(self.p)
-
-    def array(self) -> NDArray[np.float64]:
-        """Probabilities of the levels, float64 of shape (levels,)."""
-        return np.array(self.p, dtype=np.float64)
 
     def to_dict(self, diagnostics: bool = False) -> Wire:
         """Wire form; with `diagnostics`, the ``x_`` fields too."""
