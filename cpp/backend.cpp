@@ -20,7 +20,18 @@ constexpr size_t kept_log_lines = 1000;
 std::mutex log_mutex;
 std::deque<LogLine> log_lines;
 std::atomic<int> log_level = GGML_LOG_LEVEL_WARN;
-thread_local ErrorCapture * capture = nullptr;
+thread_local LogCapture * capture = nullptr;
+
+void keep(LogLine line) {
+    if (line.level < log_level) {
+        return;
+    }
+    const std::lock_guard lock(log_mutex);
+    log_lines.push_back(std::move(line));
+    if (log_lines.size() > kept_log_lines) {
+        log_lines.pop_front();
+    }
+}
 
 void on_log(ggml_log_level level, const char * text, void *) {
     static thread_local int last_level = GGML_LOG_LEVEL_INFO;
@@ -34,15 +45,10 @@ void on_log(ggml_log_level level, const char * text, void *) {
     if (line.empty()) {
         return;
     }
-    if (capture && last_level == GGML_LOG_LEVEL_ERROR) {
-        capture->append(line);
-    }
-    if (last_level >= log_level) {
-        const std::lock_guard lock(log_mutex);
-        log_lines.push_back({last_level, std::move(line)});
-        if (log_lines.size() > kept_log_lines) {
-            log_lines.pop_front();
-        }
+    if (capture && last_level >= GGML_LOG_LEVEL_WARN) {
+        capture->add({last_level, std::move(line)});
+    } else {
+        keep({last_level, std::move(line)});
     }
 }
 
@@ -146,12 +152,25 @@ void set_log_level(int level) {
     log_level = level;
 }
 
-ErrorCapture::ErrorCapture() : outer_(capture) {
+LogCapture::LogCapture() {
     capture = this;
 }
 
-ErrorCapture::~ErrorCapture() {
-    capture = outer_;
+LogCapture::~LogCapture() {
+    capture = nullptr;
+    for (LogLine & line : lines_) {
+        keep(std::move(line));
+    }
+}
+
+std::string LogCapture::errors() const {
+    std::string text;
+    for (const LogLine & line : lines_) {
+        if (line.level == GGML_LOG_LEVEL_ERROR) {
+            text += (text.empty() ? "" : "; ") + line.text;
+        }
+    }
+    return text.empty() ? "no reason given" : text;
 }
 
 }  // namespace decider

@@ -41,19 +41,20 @@ bool is_gpu(ggml_backend_dev_t device);
 std::vector<LogLine> drain_log();
 void set_log_level(int level);
 
-// Collects the error lines that llama.cpp logs on this thread while it lives, for an error message.
-class ErrorCapture {
+// Holds back the warnings and errors that llama.cpp logs on this thread while it lives, for an error message. They
+// reach the log when it goes, unless they were dropped. One at a time per thread.
+class LogCapture {
   public:
-    ErrorCapture();
-    ~ErrorCapture();
-    ErrorCapture(const ErrorCapture &) = delete;
-    ErrorCapture & operator=(const ErrorCapture &) = delete;
-    std::string text() const { return text_; }
-    void append(const std::string & line) { text_ += (text_.empty() ? "" : "; ") + line; }
+    LogCapture();
+    ~LogCapture();
+    LogCapture(const LogCapture &) = delete;
+    LogCapture & operator=(const LogCapture &) = delete;
+    std::string errors() const;
+    void drop() { lines_.clear(); }
+    void add(LogLine line) { lines_.push_back(std::move(line)); }
 
   private:
-    std::string text_;
-    ErrorCapture * outer_;
+    std::vector<LogLine> lines_;
 };
 
 }  // namespace decider

@@ -49,15 +49,16 @@ Model::Model(const ModelOptions & options) : device_(find_device(options.device)
     params.n_gpu_layers = on_gpu_ ? options.gpu_layers.value_or(-1) : 0;
     params.use_extra_bufts = !exact_;  // repacked weights are multiplied in groups of rows, which neighbours change
 
-    ErrorCapture errors;
+    const LogCapture log;
+    std::string reason;
     try {
         model_.reset(llama_model_load_from_file(options.path.c_str(), params));
+        reason = log.errors();
     } catch (const std::exception & error) {
-        errors.append(error.what());
+        reason = error.what();
     }
     if (!model_) {
-        throw ModelLoadError("llama.cpp cannot load " + options.path + ": " +
-                             (errors.text().empty() ? "no reason given" : errors.text()));
+        throw ModelLoadError("llama.cpp cannot load " + options.path + ": " + reason);
     }
     vocabulary_ = llama_model_get_vocab(model_.get());
     if (llama_vocab_type(vocabulary_) == LLAMA_VOCAB_TYPE_NONE) {
@@ -243,9 +244,9 @@ void quantize(const std::string & source, const std::string & target, const std:
     }
     llama_model_quantize_params params = llama_model_quantize_default_params();
     params.ftype = known->second;
-    ErrorCapture errors;
+    const LogCapture log;
     if (llama_model_quantize(source.c_str(), target.c_str(), &params) != 0) {
-        throw BackendError("llama.cpp cannot quantize " + source + ": " + errors.text());
+        throw BackendError("llama.cpp cannot quantize " + source + ": " + log.errors());
     }
 }
 

@@ -142,15 +142,17 @@ Reader::Reader(std::shared_ptr<const Model> m, const EngineOptions & options, st
     params.abort_callback = [](void * data) { return static_cast<Reader *>(data)->stop_(); };
     params.abort_callback_data = this;
 
-    ErrorCapture errors;
+    const LogCapture log;
+    std::string reason;
     try {
         context_.reset(llama_init_from_model(model_->get(), params));
+        reason = log.errors();
     } catch (const std::exception & error) {
-        errors.append(error.what());
+        reason = error.what();
     }
     if (!context_) {
-        throw ModelLoadError("llama.cpp makes no context of " + std::to_string(context_tokens_) +
-                             " tokens: " + errors.text() + "; a smaller context_tokens needs less memory");
+        throw ModelLoadError("llama.cpp makes no context of " + std::to_string(context_tokens_) + " tokens: " + reason +
+                             "; a smaller context_tokens needs less memory");
     }
     memory_ = llama_get_memory(context_.get());
     if (!memory_) {
@@ -315,13 +317,14 @@ void Reader::decode(const Decode & step, const std::vector<Row> & rows, std::vec
     if (batch_->size() > budget_.step_tokens) {
         throw BackendError("a decode step is longer than the context's batch");
     }
+    LogCapture log;
     const int32_t code = llama_decode(context_.get(), batch_->view());
     if (code == 2) {
+        log.drop();  // llama.cpp calls a step that was stopped on purpose an error
         throw Stopped();
     }
     if (code != 0) {
-        throw BackendError("llama_decode answered " + std::to_string(code) +
-                           (code == 1 ? ": no room in the context's memory" : ": the step could not be computed"));
+        throw BackendError("llama_decode answered " + std::to_string(code) + ": " + log.errors());
     }
     const int n = model_->vocabulary_size();
     for (const auto & [place, row] : reads) {

@@ -63,10 +63,12 @@ def read_long(engine: Engine, **options: Any) -> None:
 @contextmanager
 def busy(engine: Engine) -> Iterator[Future[None]]:
     """Let another thread's call keep the engine busy."""
-    started, enough = threading.Event(), threading.Event()
+    asked, started, enough = threading.Event(), threading.Event(), threading.Event()
 
     def cancelled() -> bool:
-        started.set()
+        if asked.is_set():  # the first time is before the call is handed over
+            started.set()
+        asked.set()
         return enough.is_set()
 
     with ThreadPoolExecutor(1) as pool:
@@ -97,10 +99,16 @@ def run_script(script: str, *arguments: object, **environment: str) -> subproces
 # -- what stops a call
 
 
-def test_a_deadline_stops_a_running_call(engine: Engine, expected: bytes) -> None:
+def test_a_deadline_stops_a_running_call(engine: Engine, expected: bytes, caplog: pytest.LogCaptureFixture) -> None:
     with ends_soon(), pytest.raises(DeadlineExceeded, match="while the model ran"):
         read_long(engine, timeout=0.2)
     assert answers(engine) == expected
+    assert caplog.records == []  # what was asked for is no error of llama.cpp's
+
+
+def test_a_call_that_is_cancelled_already_does_not_start(engine: Engine) -> None:
+    with pytest.raises(Cancelled, match="before the model was asked"):
+        engine.read(ROWS, [9] * len(ROWS), cancelled=lambda: True)
 
 
 def test_a_timeout_beyond_any_clock_is_none(engine: Engine) -> None:
@@ -125,7 +133,7 @@ def test_a_queued_call_keeps_its_deadline(engine: Engine) -> None:
 def test_a_queued_call_can_be_cancelled(engine: Engine, expected: bytes) -> None:
     with busy(engine) as other, ends_soon():
         with pytest.raises(Cancelled, match="queue"):
-            engine.read(ROWS, [2] * len(ROWS), cancelled=lambda: True)
+            engine.read(ROWS, [2] * len(ROWS), cancelled=iter([False, True]).__next__)
         assert not other.done()
     assert answers(engine) == expected
 
@@ -253,6 +261,12 @@ def test_a_forked_child_is_told_to_load_its_own_model(tiny_path: Path) -> None:
 def test_faulty_rows_are_refused(engine: Engine, rows: list[list[int]], counts: list[int], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         engine.read([np.array(row, dtype=np.int32) for row in rows], counts)
+
+
+@pytest.mark.parametrize("contexts", [[3], [-1], [0, 0], []])
+def test_faulty_contexts_are_refused(engine: Engine, contexts: list[int]) -> None:
+    with pytest.raises(InvalidRequest, match="context"):
+        engine.read([tokens(np.random.default_rng(1), 3)], [2], contexts)
 
 
 def test_rows_up_to_the_context_and_no_longer(tiny_path: Path) -> None:

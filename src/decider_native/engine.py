@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from .errors import Closed, InvalidRequest, PayloadTooLarge
+from .errors import Cancelled, Closed, InvalidRequest, PayloadTooLarge
 from .prompts import Control, Label, Piece
 
 __all__ = ["Device", "Engine", "Mode", "Reading", "Readings", "devices", "quantize"]
@@ -265,6 +265,8 @@ class Engine:
         tokens = np.concatenate(rows) if rows else np.empty(0, dtype=np.int32)
         ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
         counts = np.asarray(label_counts, dtype=np.int32)
+        if cancelled is not None and cancelled():
+            raise Cancelled("the call was cancelled before the model was asked")
         kept = np.asarray([0] * len(rows) if contexts is None else contexts, dtype=np.int32)
         try:
             evaluation = self._engine.evaluate(tokens, ends, counts, kept, timeout, cancelled)
