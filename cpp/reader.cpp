@@ -26,9 +26,9 @@ constexpr int smallest_step = 64;
 // A shorter context is decoded sooner than its copy would pay for the room it takes.
 constexpr int shortest_cached_context = 128;
 
-// Without flash attention a step needs heads x step x cells floats; a step shorter than 512 costs a CPU almost no
-// speed.
-constexpr int64_t attention_scratch_bytes = 64 << 20;
+// Without flash attention a step needs heads x step x cells floats, and half of that again for their product with the
+// values; a step shorter than 512 costs a CPU almost no speed.
+constexpr int64_t attention_scratch_bytes = 40 << 20;
 
 double log_normalizer(const float * logits, int n) {
     const float top = *std::max_element(logits, logits + n);
@@ -44,7 +44,7 @@ int step_tokens_for(const Model & model, int cells) {
         return largest_step;
     }
     const int64_t per_token = int64_t(std::max(1, model.attention_heads())) * cells * sizeof(float);
-    const int64_t fits = attention_scratch_bytes / per_token / 32 * 32;
+    const int64_t fits = attention_scratch_bytes / per_token / 16 * 16;
     return static_cast<int>(std::clamp<int64_t>(fits, smallest_step, largest_step));
 }
 
