@@ -299,7 +299,7 @@ void Reader::save(const Save & step, Row row) {
 
 void Reader::decode(const Decode & step, const std::vector<Row> & rows, std::vector<Readout> & readouts) {
     batch_->clear();
-    std::vector<std::pair<int, int>> reads;  // place in the batch_, row
+    std::vector<std::pair<int, int>> reads;  // place in the batch, row
     for (const Segment & s : step.segments) {
         for (int i = s.begin; i < s.end; ++i) {
             batch_->add(rows[s.row][i], i, s.sequence, s.read && i + 1 == s.end);

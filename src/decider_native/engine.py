@@ -9,7 +9,6 @@ import unicodedata
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -150,7 +149,6 @@ class Engine:
         finally:
             _forward_log()
         self._open_model: _native.Model | None = model
-        self.path = Path(path)
         self.threads = threads
         self.mode: Mode = "exact" if model.exact else "fast"
         self.parse_special = parse_special

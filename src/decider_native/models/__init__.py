@@ -1,6 +1,6 @@
 """The way from a model's name or path to a checked file and its readout configuration."""
 
-from .catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueEntry, find
+from .catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueEntry, find, lookup
 from .resolver import ConfigSource, ResolvedModel, local_path, pull, resolve
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "ResolvedModel",
     "find",
     "local_path",
+    "lookup",
     "pull",
     "resolve",
 ]

@@ -140,6 +140,11 @@ def hub_file(model: str) -> CatalogueEntry | None:
     return CatalogueEntry(Path(file).stem, match["repo"], file, "a file on the Hub", revision=match["revision"])
 
 
+def lookup(model: str) -> CatalogueEntry | None:
+    """Return the entry of a catalogue name, an alias or a ``hf:`` name; None for what must be a path."""
+    return hub_file(model) or find(model)
+
+
 def unknown(name: str) -> ModelNotFound:
     """Return the error for a model that nothing here answers to."""
     names = {spelling: entry.name for entry in CATALOGUE for spelling in (entry.name, *entry.aliases)}

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from ..config import ReadoutConfig, config_from_mapping
 from ..errors import ConfigError
 from . import demo, hub
-from .catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueEntry, find, hub_file, unknown
+from .catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueEntry, lookup, unknown
 from .hub import CONFIG_NAME, GGUF_VARIABLE
 from .weights import check_gguf, verify_sha256
 
@@ -68,7 +68,7 @@ def resolve(
     """
     if model is None:
         model = DEFAULT_MODEL
-    entry = hub_file(model) or find(model) if isinstance(model, str) else None
+    entry = lookup(model) if isinstance(model, str) else None
     if entry is None:
         path = _local_file(model)
         return ResolvedModel(path.stem, path, _config_for(path, config, None))
@@ -91,7 +91,7 @@ def pull(model: str = DEFAULT_MODEL) -> Path:
 
     `model` is a catalogue name or alias, or ``hf:owner/repo/file.gguf[@revision]``. Errors as for `resolve`.
     """
-    entry = hub_file(model) or find(model)
+    entry = lookup(model)
     if entry is None:
         raise unknown(model)
     return _fetch(entry, download=True, refresh=entry.revision is None)

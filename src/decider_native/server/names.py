@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from decider_native.models import DEFAULT_MODEL, find
-from decider_native.models.catalogue import hub_file
+from decider_native.models import DEFAULT_MODEL, lookup
 
 from .errors import HttpError
 
@@ -42,7 +41,7 @@ class Names:
 
     def __init__(self, model: str | os.PathLike[str] | None, strict: bool) -> None:
         model = DEFAULT_MODEL if model is None else model
-        entry = hub_file(model) or find(model) if isinstance(model, str) else None
+        entry = lookup(model) if isinstance(model, str) else None
         self.name = entry.name if entry else Path(model).stem
         self.revision = entry.revision if entry else None
         self._summary = entry.summary if entry else ""
