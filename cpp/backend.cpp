@@ -17,6 +17,8 @@ namespace {
 
 constexpr size_t kept_log_lines = 1000;
 
+std::filesystem::path module_directory;  // set before any module is loaded, never again
+
 std::mutex log_mutex;
 std::deque<LogLine> log_lines;
 std::atomic<int> log_level = GGML_LOG_LEVEL_WARN;
@@ -66,22 +68,44 @@ const char * kind_name(enum ggml_backend_dev_type type) {
     }
 }
 
-// Why the modules in `directory` do not load, a line each; a release build of ggml passes over them in silence.
-std::string load_failures(const std::filesystem::path & directory) {
-    std::string reasons;
-    std::error_code ignored;
-    for (const auto & entry : std::filesystem::directory_iterator(directory, ignored)) {
-        if (!entry.path().filename().string().starts_with("libggml-")) {
-            continue;
-        }
-        if (void * handle = dlopen(entry.path().c_str(), RTLD_NOW | RTLD_LOCAL)) {
-            dlclose(handle);
-            reasons += "\n  " + entry.path().filename().string() + ": loads, but does not support this machine";
-        } else {
-            reasons += std::string("\n  ") + dlerror();
+bool is_registered(ggml_backend_reg_t reg) {
+    for (size_t i = 0; i < ggml_backend_reg_count(); ++i) {
+        if (ggml_backend_reg_get(i) == reg) {
+            return true;
         }
     }
-    return reasons.empty() ? "\n  there is none" : reasons;
+    return false;
+}
+
+// A release build of ggml passes over modules that it does not use in silence: this finds out why.
+ModuleInfo describe(const std::filesystem::path & path) {
+    ModuleInfo info{path.filename().string(), "", ""};
+    void * handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    const bool resident = handle;
+    if (!resident) {
+        handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    }
+    if (!handle) {
+        info.reason = dlerror();
+        return info;
+    }
+    const auto score = reinterpret_cast<int (*)()>(dlsym(handle, "ggml_backend_score"));
+    const auto init = reinterpret_cast<ggml_backend_reg_t (*)()>(dlsym(handle, "ggml_backend_init"));
+    if (score && score() == 0) {
+        info.reason = "this CPU lacks instructions that it was compiled for";
+    } else if (const ggml_backend_reg_t reg = resident && init ? init() : nullptr; reg && is_registered(reg)) {
+        if (ggml_backend_reg_dev_count(reg) > 0) {
+            info.backend = ggml_backend_reg_name(reg);
+        } else {
+            info.reason = "it finds no device";
+        }
+    } else if (info.file.starts_with("libggml-cpu")) {
+        info.reason = "another CPU module suits this machine better";
+    } else {
+        info.reason = "it loads, but finds no driver";
+    }
+    dlclose(handle);
+    return info;
 }
 
 }  // namespace
@@ -93,14 +117,43 @@ void load_backends(const std::filesystem::path & directory) {
     if (loaded) {
         return;
     }
+    module_directory = directory;
     llama_log_set(on_log, nullptr);
     ggml_backend_load_all_from_path(directory.c_str());
     if (!ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) {
+        std::string reasons;
+        for (const ModuleInfo & module : modules()) {
+            reasons += "\n  " + module.file + ": " + module.reason;
+        }
         throw BackendError("no CPU backend could be loaded; the modules in " + directory.string() + ":" +
-                           load_failures(directory) + "\nreinstall decider-native for this machine");
+                           (reasons.empty() ? "\n  there is none" : reasons) +
+                           "\nreinstall decider-native for this machine");
     }
     llama_backend_init();
     loaded = true;
+}
+
+std::vector<ModuleInfo> modules() {
+    std::vector<ModuleInfo> result;
+    std::error_code ignored;
+    for (const auto & entry : std::filesystem::directory_iterator(module_directory, ignored)) {
+        if (entry.path().filename().string().starts_with("libggml-")) {
+            result.push_back(describe(entry.path()));
+        }
+    }
+    std::ranges::sort(result, {}, &ModuleInfo::file);
+    return result;
+}
+
+std::vector<std::pair<std::string, std::string>> cpu_features() {
+    ggml_backend_reg_t cpu = ggml_backend_dev_backend_reg(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
+    const auto get = reinterpret_cast<ggml_backend_get_features_t>(
+        ggml_backend_reg_get_proc_address(cpu, "ggml_backend_get_features"));
+    std::vector<std::pair<std::string, std::string>> result;
+    for (const ggml_backend_feature * f = get ? get(cpu) : nullptr; f && f->name; ++f) {
+        result.emplace_back(f->name, f->value);
+    }
+    return result;
 }
 
 std::vector<DeviceInfo> devices() {
@@ -124,19 +177,23 @@ bool is_gpu(ggml_backend_dev_t device) {
 
 ggml_backend_dev_t find_device(const std::string & request) {
     const std::string wanted = lower(request);
+    if (wanted == "auto") {
+        for (const auto type :
+             {GGML_BACKEND_DEVICE_TYPE_GPU, GGML_BACKEND_DEVICE_TYPE_IGPU, GGML_BACKEND_DEVICE_TYPE_CPU}) {
+            if (ggml_backend_dev_t device = ggml_backend_dev_by_type(type)) {
+                return device;
+            }
+        }
+    }
     std::string names;
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
         ggml_backend_dev_t device = ggml_backend_dev_get(i);
         const std::string name = ggml_backend_dev_name(device);
-        const std::string backend = ggml_backend_reg_name(ggml_backend_dev_backend_reg(device));
-        const bool matches = wanted == "auto" ? is_gpu(device) : wanted == lower(name) || wanted == lower(backend);
-        if (matches) {
+        const std::string backend = lower(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device)));
+        if (wanted == lower(name) || wanted == backend || (wanted == "metal" && backend == "mtl")) {
             return device;
         }
         names += (names.empty() ? "" : ", ") + name;
-    }
-    if (wanted == "auto") {
-        return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     }
     throw BackendError("there is no device '" + request + "'; use 'auto' or one of: " + names);
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace decider {
@@ -19,6 +20,13 @@ struct DeviceInfo {
     size_t memory_total;      // bytes
 };
 
+// A backend module of the package.
+struct ModuleInfo {
+    std::string file;     // "libggml-vulkan.so"
+    std::string backend;  // "Vulkan"; empty when the module is not in use
+    std::string reason;   // why it is not
+};
+
 struct LogLine {
     int level;  // a ggml_log_level
     std::string text;
@@ -30,8 +38,14 @@ void load_backends(const std::filesystem::path & directory);
 
 std::vector<DeviceInfo> devices();
 
-// The device a request names: "auto" (the first GPU, else the CPU), "cpu", a backend ("vulkan") or an exact device name
-// ("Vulkan1"), in any case. Throws BackendError with the list of devices when there is none such.
+// Every backend module in the directory that load_backends was given, by file name.
+std::vector<ModuleInfo> modules();
+
+// What the CPU module in use was compiled for, and other facts it tells: "AVX2" "1", ...
+std::vector<std::pair<std::string, std::string>> cpu_features();
+
+// The device a request names: "auto" (the first GPU, else the CPU), "cpu", a backend ("vulkan", "metal") or an exact
+// device name ("Vulkan1"), in any case. Throws BackendError with the list of devices when there is none such.
 ggml_backend_dev_t find_device(const std::string & request);
 
 bool is_gpu(ggml_backend_dev_t device);

@@ -91,9 +91,11 @@ std::shared_ptr<Engine> make_engine(std::shared_ptr<Model> model, int threads, i
 }
 
 Evaluation evaluate(Engine & engine, const Input<int32_t> & tokens, const Input<int64_t> & row_ends,
-                    const Input<int32_t> & label_counts, const Input<int32_t> & contexts, std::optional<double> timeout,
-                    const std::optional<nb::typed<nb::callable, bool()>> & cancelled) {
-    Request request{to_vector(tokens), to_vector(row_ends), to_vector(label_counts), to_vector(contexts), std::nullopt};
+                    const Input<int32_t> & label_counts, const Input<int32_t> & contexts, bool pin,
+                    std::optional<double> timeout, const std::optional<nb::typed<nb::callable, bool()>> & cancelled,
+                    const std::optional<nb::typed<nb::callable, void(int64_t, int64_t)>> & progress) {
+    Request request{to_vector(tokens), to_vector(row_ends), to_vector(label_counts), to_vector(contexts), pin,
+                    std::nullopt};
     if (timeout && *timeout < longest_timeout) {
         request.deadline =
             Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*timeout));
@@ -106,9 +108,14 @@ Evaluation evaluate(Engine & engine, const Input<int32_t> & tokens, const Input<
         }
         return engine.wait(job, how_long);
     };
+    const auto report = [&] {  // false: it raised
+        const nb::object done = nb::int_(job->processed_tokens.load());
+        const nb::object total = nb::int_(job->planned_tokens.load());
+        return nb::steal(PyObject_CallFunctionObjArgs(progress->ptr(), done.ptr(), total.ptr(), nullptr)).is_valid();
+    };
     while (!wait(patience)) {
         bool stop = false;
-        bool failed = PyErr_CheckSignals() != 0;
+        bool failed = PyErr_CheckSignals() != 0 || (progress && job->planned_tokens > 0 && !report());
         if (!failed && cancelled) {
             const nb::object answer = nb::steal(PyObject_CallNoArgs(cancelled->ptr()));
             const int truth = answer.is_valid() ? PyObject_IsTrue(answer.ptr()) : -1;
@@ -125,7 +132,11 @@ Evaluation evaluate(Engine & engine, const Input<int32_t> & tokens, const Input<
             throw error;
         }
     }
-    return engine.take(job);
+    Evaluation evaluation = engine.take(job);
+    if (progress && !report()) {
+        throw nb::python_error();
+    }
+    return evaluation;
 }
 
 }  // namespace
@@ -152,6 +163,15 @@ NB_MODULE(_native, m) {
         .def_ro("memory_free", &DeviceInfo::memory_free)
         .def_ro("memory_total", &DeviceInfo::memory_total);
 
+    nb::class_<ModuleInfo>(m, "ModuleInfo", "A backend module of the package, in use or not.")
+        .def_ro("file", &ModuleInfo::file)
+        .def_ro("backend", &ModuleInfo::backend)
+        .def_prop_ro("reason", [](const ModuleInfo & module) { return readable(module.reason); });
+
+    nb::class_<ContextCache::Entry>(m, "KeptContext",
+                                    "A context's state. Calls start from it for as long as it is held.")
+        .def_prop_ro("bytes", [](const ContextCache::Entry & entry) { return entry.state.size(); });
+
     nb::class_<Evaluation>(m, "Evaluation", "What one call read.")
         .def_prop_ro(
             "logits", [](const Evaluation & e) { return to_array(e.logits); }, nb::rv_policy::move,
@@ -161,7 +181,10 @@ NB_MODULE(_native, m) {
             "Per row, log of the sum of exp over the whole vocabulary, float64.")
         .def_ro("decoded_tokens", &Evaluation::decoded_tokens)
         .def_ro("padded_tokens", &Evaluation::padded_tokens)
-        .def_ro("reused_tokens", &Evaluation::reused_tokens);
+        .def_ro("reused_tokens", &Evaluation::reused_tokens)
+        .def_prop_ro(
+            "context", [](const Evaluation & e) { return std::const_pointer_cast<ContextCache::Entry>(e.context); },
+            "What pin asked for; None where the model's state cannot be kept.");
 
     nb::class_<Model>(m, "Model", "One GGUF file on one device. Immutable and thread-safe.")
         .def(nb::new_(&load_model), "path"_a, "device"_a, "gpu_layers"_a.none(), "exact"_a.none())
@@ -209,8 +232,8 @@ NB_MODULE(_native, m) {
     nb::class_<Engine>(m, "Engine", "One context and the thread that owns it. Thread-safe.")
         .def(nb::new_(&make_engine), "model"_a, "threads"_a, "context_tokens"_a, "parallel_rows"_a,
              "context_cache_bytes"_a)
-        .def("evaluate", &evaluate, "tokens"_a, "row_ends"_a, "label_counts"_a, "contexts"_a, "timeout"_a.none(),
-             "cancelled"_a.none())
+        .def("evaluate", &evaluate, "tokens"_a, "row_ends"_a, "label_counts"_a, "contexts"_a, "pin"_a = false,
+             "timeout"_a.none() = nb::none(), "cancelled"_a.none() = nb::none(), "progress"_a.none() = nb::none())
         .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("context_tokens", &Engine::context_tokens)
         .def_prop_ro(
@@ -227,6 +250,14 @@ NB_MODULE(_native, m) {
     m.def("devices", [] {
         load_backends(library_directory());
         return devices();
+    });
+    m.def("modules", [] {
+        load_backends(library_directory());
+        return modules();
+    });
+    m.def("cpu_features", [] {
+        load_backends(library_directory());
+        return cpu_features();
     });
     m.def(
         "drain_log",

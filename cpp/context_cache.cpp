@@ -5,33 +5,44 @@
 namespace decider {
 
 std::shared_ptr<const ContextCache::Entry> ContextCache::find(Row row) {
-    auto best = entries_.end();
-    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-        const std::vector<Token> & tokens = (*entry)->tokens;
-        const bool longer = best == entries_.end() || tokens.size() > (*best)->tokens.size();
-        if (longer && tokens.size() < row.size() && std::ranges::equal(tokens, row.first(tokens.size()))) {
+    std::shared_ptr<const Entry> best;
+    const auto consider = [&](const std::shared_ptr<const Entry> & entry) {
+        const size_t n = entry ? entry->tokens.size() : 0;
+        if (n > (best ? best->tokens.size() : 0) && n < row.size() && std::ranges::equal(entry->tokens, row.first(n))) {
             best = entry;
         }
+    };
+    std::ranges::for_each(entries_, consider);
+    for (const auto & pinned : pinned_) {
+        consider(pinned.lock());
     }
-    if (best == entries_.end()) {
-        return nullptr;
+    if (const auto kept = std::ranges::find(entries_, best); kept != entries_.end()) {
+        entries_.splice(entries_.begin(), entries_, kept);
     }
-    entries_.splice(entries_.begin(), entries_, best);
-    return entries_.front();
+    return best;
 }
 
-void ContextCache::put(Row context, std::vector<uint8_t> state) {
-    std::erase_if(entries_, [&](const std::shared_ptr<const Entry> & entry) {
-        const bool same = std::ranges::equal(entry->tokens, context);
-        bytes_ -= same ? entry->state.size() : 0;
+std::shared_ptr<const ContextCache::Entry> ContextCache::put(Row context, std::vector<uint8_t> state) {
+    const auto entry = std::make_shared<const Entry>(Entry{{context.begin(), context.end()}, std::move(state)});
+    std::erase_if(entries_, [&](const std::shared_ptr<const Entry> & old) {
+        const bool same = old->tokens == entry->tokens;
+        bytes_ -= same ? old->state.size() : 0;
         return same;
     });
-    bytes_ += state.size();
-    entries_.push_front(std::make_shared<const Entry>(Entry{{context.begin(), context.end()}, std::move(state)}));
-    while (bytes_ > limit_) {
-        bytes_ -= entries_.back()->state.size();
-        entries_.pop_back();
+    if (fits(entry->state.size())) {
+        bytes_ += entry->state.size();
+        entries_.push_front(entry);
+        while (bytes_ > limit_) {
+            bytes_ -= entries_.back()->state.size();
+            entries_.pop_back();
+        }
     }
+    return entry;
+}
+
+void ContextCache::pin(const std::shared_ptr<const Entry> & entry) {
+    std::erase_if(pinned_, [](const std::weak_ptr<const Entry> & pinned) { return pinned.expired(); });
+    pinned_.push_back(entry);
 }
 
 }  // namespace decider

@@ -28,8 +28,11 @@ class ContextCache {
     bool fits(size_t state_bytes) const { return state_bytes <= limit_; }
     bool enabled() const { return limit_ > 0; }
 
-    // Keep a state; the least recently used ones leave when the bound is passed.
-    void put(Row context, std::vector<uint8_t> state);
+    // Keep a state, where it fits; the least recently used ones leave when the bound is passed.
+    std::shared_ptr<const Entry> put(Row context, std::vector<uint8_t> state);
+
+    // Find an entry for as long as somebody else holds it, too, even after it has left the bound.
+    void pin(const std::shared_ptr<const Entry> & entry);
 
     size_t bytes() const { return bytes_; }
     size_t size() const { return entries_.size(); }
@@ -38,6 +41,7 @@ class ContextCache {
     const size_t limit_;
     size_t bytes_ = 0;
     std::list<std::shared_ptr<const Entry>> entries_;  // most recently used first
+    std::vector<std::weak_ptr<const Entry>> pinned_;
 };
 
 }  // namespace decider

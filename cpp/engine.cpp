@@ -8,34 +8,39 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <thread>
 
 namespace decider {
 
-struct Job {
-    explicit Job(Request r) : request(std::move(r)) {}
-    const Request request;
-    std::atomic<bool> cancelled = false;
-    // Guarded by the engine's mutex:
-    bool done = false;
-    Evaluation evaluation;
-    std::exception_ptr failure;
+namespace {
 
-    bool late() const { return request.deadline && Clock::now() >= *request.deadline; }
-};
+// Most tokens of the rows of a wave of several calls: what a call may wait for others that came after it.
+constexpr int64_t wave_tokens = 2048;
+
+// What a long call decodes before it makes way again, and what it must have left.
+constexpr int64_t slice_tokens = 512;
+
+int64_t size_of(const Job & job) {
+    return int64_t(job.request.tokens.size());
+}
+
+}  // namespace
 
 struct Engine::State {
     State(std::shared_ptr<const Model> model, const EngineOptions & options)
-        : reader(std::make_unique<Reader>(std::move(model), options, [this] { return must_stop(); })),
+        : reader(std::make_unique<Reader>(std::move(model), options)),
           budget(reader->budget()),
           context_tokens(reader->context_tokens()),
           owner([this] { work(); }) {}
 
     void work();
+    void run(std::vector<std::shared_ptr<Job>> jobs, bool suspendable);
+    std::vector<std::shared_ptr<Job>> take_wave(int64_t most_tokens);
     void finish(Job & job, std::exception_ptr failure);
-    bool must_stop() const;
-    std::exception_ptr why_stopped() const;
+    void end(Job & job, std::exception_ptr failure);  // with the mutex held
+    std::exception_ptr why_stopped(const Job & job) const;
 
     const pid_t process = getpid();
     std::mutex close_mutex;
@@ -44,7 +49,6 @@ struct Engine::State {
     std::condition_variable done;  // callers: a job ended
     std::deque<std::shared_ptr<Job>> queue;
     CacheInfo cache_info{};
-    std::atomic<Job *> running = nullptr;
     std::atomic<bool> closing = false;
 
     std::unique_ptr<Reader> reader;  // the owner thread's; null once closed
@@ -54,48 +58,101 @@ struct Engine::State {
 };
 
 void Engine::State::work() {
-    std::unique_lock lock(mutex);
     while (true) {
+        std::unique_lock lock(mutex);
         wake.wait(lock, [&] { return closing || !queue.empty(); });
         if (closing) {
             return;
         }
-        const std::shared_ptr<Job> job = queue.front();
-        queue.pop_front();
-        running = job.get();
         lock.unlock();
-        Evaluation evaluation;
-        std::exception_ptr failure;
-        try {
-            evaluation = reader->run(job->request);
-        } catch (const Stopped &) {
-            failure = why_stopped();
-        } catch (const Error &) {
-            failure = std::current_exception();
-        } catch (const std::exception & error) {
-            failure = std::make_exception_ptr(BackendError(std::string("llama.cpp failed: ") + error.what()));
+        if (auto jobs = take_wave(std::numeric_limits<int64_t>::max()); !jobs.empty()) {
+            run(std::move(jobs), true);
         }
-        lock.lock();
-        running = nullptr;
-        cache_info = reader->cache_info();
-        job->evaluation = std::move(evaluation);
-        finish(*job, failure);
+    }
+}
+
+// The queued calls that are read next, in their order: the first of those that have at most so many tokens, and what
+// fits beside it.
+std::vector<std::shared_ptr<Job>> Engine::State::take_wave(int64_t most_tokens) {
+    const std::lock_guard lock(mutex);
+    std::vector<std::shared_ptr<Job>> wave;
+    int64_t tokens = 0;
+    for (auto job = queue.begin(); job != queue.end();) {
+        const int64_t size = size_of(**job);
+        const bool alone = !wave.empty() && (wave.front()->request.pin || (*job)->request.pin);
+        if (size > most_tokens) {
+            ++job;
+            continue;
+        }
+        if (!wave.empty() && (alone || tokens + size > wave_tokens)) {
+            break;
+        }
+        tokens += size;
+        wave.push_back(std::move(*job));
+        job = queue.erase(job);
+    }
+    for (const auto & job : wave) {
+        job->shares = wave.size() > 1;
+    }
+    return wave;
+}
+
+void Engine::State::run(std::vector<std::shared_ptr<Job>> jobs, bool suspendable) {
+    int64_t left = 0;
+    WaveHost host;
+    host.closing = [this] { return closing.load(); };
+    host.finish = [this](Job & job) { finish(job, nullptr); };
+    host.yields = [&, this](int64_t decoded, int64_t tokens_left) {
+        if (!suspendable || decoded < slice_tokens || tokens_left < slice_tokens) {
+            return false;
+        }
+        left = tokens_left;
+        const std::lock_guard lock(mutex);
+        return std::ranges::any_of(queue, [&](const auto & job) { return size_of(*job) <= left / 2; });
+    };
+    host.serve_others = [&, this] {
+        {
+            const std::lock_guard lock(mutex);
+            for (const auto & job : jobs) {
+                job->shares = true;
+            }
+        }
+        if (auto others = take_wave(left / 2); !others.empty()) {
+            run(std::move(others), false);
+        }
+    };
+    Wave wave(jobs, host);
+    std::exception_ptr failure;
+    try {
+        reader->run(wave.request(), wave);
+    } catch (const Stopped &) {
+    } catch (const Error &) {
+        failure = std::current_exception();
+    } catch (const std::exception & error) {
+        failure = std::make_exception_ptr(BackendError(std::string("llama.cpp failed: ") + error.what()));
+    }
+    for (const auto & job : jobs) {
+        if (!job->done) {
+            finish(*job, failure ? failure : job->missing > 0 ? why_stopped(*job) : nullptr);
+        }
     }
 }
 
 void Engine::State::finish(Job & job, std::exception_ptr failure) {
+    const std::lock_guard lock(mutex);
+    cache_info = reader->cache_info();
+    if (!job.done) {  // its caller may have given up meanwhile
+        end(job, failure);
+    }
+}
+
+void Engine::State::end(Job & job, std::exception_ptr failure) {
     job.failure = failure;
     job.done = true;
     done.notify_all();
 }
 
-bool Engine::State::must_stop() const {
-    const Job * job = running;
-    return job && (closing || job->cancelled || job->late());
-}
-
-std::exception_ptr Engine::State::why_stopped() const {
-    const Job & job = *running.load();
+std::exception_ptr Engine::State::why_stopped(const Job & job) const {
     if (closing) {
         return std::make_exception_ptr(Closed("the model was closed while the call ran"));
     }
@@ -142,16 +199,21 @@ std::shared_ptr<Job> Engine::submit(Request request) {
 bool Engine::wait(const std::shared_ptr<Job> & job, Clock::duration patience) {
     State & s = *state_;
     std::unique_lock lock(s.mutex);
+    const auto is_queued = [&] { return std::ranges::find(s.queue, job) != s.queue.end(); };
     auto until = Clock::now() + patience;
-    if (job->request.deadline && std::ranges::find(s.queue, job) != s.queue.end()) {
-        until = std::min(until, *job->request.deadline);  // a running job ends itself
+    if (job->request.deadline && (job->shares || is_queued())) {  // a call that runs alone ends itself
+        until = std::min(until, *job->request.deadline);
     }
-    s.done.wait_until(lock, until, [&] { return job->done; });
-    const auto queued = std::ranges::find(s.queue, job);
-    if (queued != s.queue.end() && (job->cancelled || job->late())) {
-        s.queue.erase(queued);
-        s.finish(*job, job->cancelled ? std::make_exception_ptr(Cancelled("the call was cancelled while it was queued"))
-                                      : std::make_exception_ptr(DeadlineExceeded("the deadline passed in the queue")));
+    s.done.wait_until(lock, until, [&] { return job->done.load(); });
+    if (job->done || !(job->cancelled || job->late())) {
+        return job->done;
+    }
+    if (is_queued()) {
+        std::erase(s.queue, job);
+        s.end(*job, job->cancelled ? std::make_exception_ptr(Cancelled("the call was cancelled while it was queued"))
+                                   : std::make_exception_ptr(DeadlineExceeded("the deadline passed in the queue")));
+    } else if (job->shares) {  // what runs goes on for the others, without its rows
+        s.end(*job, s.why_stopped(*job));
     }
     return job->done;
 }
@@ -178,7 +240,7 @@ void Engine::close() {
         const std::lock_guard lock(s.mutex);
         s.closing = true;
         for (const auto & job : s.queue) {
-            s.finish(*job, std::make_exception_ptr(Closed("the model was closed before the call ran")));
+            s.end(*job, std::make_exception_ptr(Closed("the model was closed before the call ran")));
         }
         s.queue.clear();
     }

@@ -1,15 +1,14 @@
 // A reader and the thread that owns it: calls from any thread queue to it; deadline, cancel, close.
 #pragma once
 
-#include "reader.h"
+#include "wave.h"
 
 #include <memory>
 
 namespace decider {
 
-struct Job;  // one request on its way through an engine
-
-// Thread-safe. Calls queue to the owner thread in the order they come.
+// Thread-safe. Calls queue to the owner thread in the order they come. Those that wait at the same time are read in
+// waves, so that what they share is decoded once; a long call makes way for short ones between two decode steps.
 class Engine {
   public:
     // Throws ModelLoadError when the context cannot be made (too little memory, an architecture without one).

@@ -11,11 +11,11 @@ size_t common_prefix(Row a, Row b) {
     return std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin();
 }
 
-// Writes the steps of one call. Rows are addressed by their place in `order`, where equal prefixes are neighbours.
+// Writes the steps of one call. Rows are addressed by their place in Plan::order.
 class Planner {
   public:
     Planner(std::span<const Row> rows, const Budget & budget, const Contexts & contexts)
-        : rows_(rows), budget_(budget), contexts_(contexts) {
+        : rows_(rows), budget_(budget), contexts_(contexts), order_(plan_.order) {
         plan_.same_as.resize(rows.size());
         std::vector<int> sorted(rows.size());
         std::iota(sorted.begin(), sorted.end(), 0);
@@ -60,7 +60,7 @@ class Planner {
         // A cut shorter than a step costs tokens instead: the children decode what they share each for itself.
         const bool cut = shared - done >= budget_.min_step_tokens;
         if (cut) {
-            extend(first, done, shared, sequence);
+            extend(first, last, done, shared, sequence);
         }
         branch(first, last, shared, cut ? shared : done, sequence);
     }
@@ -80,8 +80,8 @@ class Planner {
         if (end > shared || end - done < budget_.min_step_tokens) {
             return done;
         }
-        extend(first, done, end, sequence);
-        plan_.steps.push_back(Save{sequence, order_[first], end});
+        extend(first, last, done, end, sequence);
+        plan_.steps.push_back(Save{sequence, order_[first], end, range(first, last)});
         return end;
     }
 
@@ -159,7 +159,8 @@ class Planner {
 
     Segment last_segment(size_t at, int begin, int sequence) const {
         const int end = length(at);
-        return {sequence, order_[at], begin, end, std::max(0, budget_.min_step_tokens - (end - begin)), true};
+        const int padding = std::max(0, budget_.min_step_tokens - (end - begin));
+        return {sequence, order_[at], begin, end, padding, true, range(at, at + 1)};
     }
 
     // Decode the rest of one row and read it; a long rest in even pieces.
@@ -167,20 +168,22 @@ class Planner {
         done = save_context(at, at + 1, done, length(at) - 1, sequence);
         const int rest = length(at) - done;
         const int last = length(at) - rest / pieces(rest);
-        extend(at, done, last, sequence);
+        extend(at, at + 1, done, last, sequence);
         push(Decode{{last_segment(at, last, sequence)}});
     }
 
-    // Decode tokens [begin, end) of a row without reading anything, in even pieces no longer than a step.
-    void extend(size_t at, int begin, int end, int sequence) {
+    // Decode tokens [begin, end) that the rows order_[first, last) share, in even pieces no longer than a step.
+    void extend(size_t first, size_t last, int begin, int end, int sequence) {
         const int n = pieces(end - begin);
         const auto edge = [&](int i) { return begin + int(int64_t(end - begin) * i / n); };
         for (int i = 0; i < n; ++i) {
-            push(Decode{{{sequence, order_[at], edge(i), edge(i + 1), 0, false}}});
+            push(Decode{{{sequence, order_[first], edge(i), edge(i + 1), 0, false, range(first, last)}}});
         }
     }
 
     int pieces(int tokens) const { return (tokens + budget_.step_tokens - 1) / budget_.step_tokens; }
+
+    static Range range(size_t first, size_t last) { return {int(first), int(last)}; }
 
     int length(size_t at) const { return int(rows_[order_[at]].size()); }
 
@@ -212,10 +215,10 @@ class Planner {
     std::span<const Row> rows_;
     const Budget budget_;
     const Contexts & contexts_;
-    std::vector<int> order_;   // distinct rows, sorted
-    std::vector<int> shared_;  // shared_[i]: tokens that order_[i] and order_[i + 1] share
-    std::vector<int> free_;    // sequences not in use, the lowest last
     Plan plan_;
+    std::vector<int> & order_;  // distinct rows, sorted
+    std::vector<int> shared_;   // shared_[i]: tokens that order_[i] and order_[i + 1] share
+    std::vector<int> free_;     // sequences not in use, the lowest last
 };
 
 }  // namespace

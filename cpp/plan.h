@@ -19,6 +19,12 @@ struct Budget {
     int rows_per_step;    // most rows that share one decode step; 1 makes a row's arithmetic its own
 };
 
+// Places in Plan::order: the rows that a step is for. When none of them is wanted any more it may be left out.
+struct Range {
+    int first;
+    int last;  // one past the last
+};
+
 // Decode tokens [begin, end) of `row` at the end of `sequence`, then `padding` tokens that nobody reads.
 struct Segment {
     int sequence;
@@ -27,6 +33,7 @@ struct Segment {
     int end;
     int padding;
     bool read;  // the row ends here: its label logits are read at token end - 1
+    Range rows;
 };
 
 struct Decode {
@@ -47,6 +54,7 @@ struct Save {
     int sequence;
     int row;
     int tokens;
+    Range rows;
 };
 
 using Step = std::variant<Decode, Fork, Drop, Save>;
@@ -60,6 +68,7 @@ struct Contexts {
 struct Plan {
     std::vector<Step> steps;
     std::vector<int> same_as;  // per row: the row that is decoded for it (itself, or an equal row before it)
+    std::vector<int> order;    // the rows that are decoded, equal prefixes side by side
     int64_t decoded_tokens = 0;
     int64_t padded_tokens = 0;
 };

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
+#include <utility>
 
 namespace decider {
 namespace {
@@ -16,9 +18,11 @@ namespace {
 // row.
 constexpr int tree_sequences = 5;
 
-// Below eight tokens llama.cpp's CPU matrix products take other kernels; from eight on a token's result does not depend
-// on how many others the step holds (flash attention off, weights not repacked). tests/test_exactness.py holds this.
-constexpr int exact_min_step = 8;
+// For fewer tokens llama.cpp's matrix products take other kernels (Vulkan's for eight too); from here on a token's
+// result does not depend on how many others the step holds (flash attention off, weights not repacked).
+// tests/test_exactness.py and tests/test_gpu.py hold this.
+constexpr int exact_min_step_cpu = 8;
+constexpr int exact_min_step_gpu = 9;
 
 constexpr int largest_step = 512;
 constexpr int smallest_step = 64;
@@ -104,21 +108,33 @@ class Reader::Batch {
     std::vector<llama_seq_id *> pointers_;
 };
 
-// What one row's last token says.
-struct Reader::Readout {
-    int label_count = 0;
-    std::vector<float> logits;
-    double normalizer = 0;
+// The rows of a request that start from the same state, and their plan.
+struct Reader::Group {
+    const Request & request;
+    std::vector<Row> rows;
+    std::vector<int> numbers;  // of the rows, in the request
+    Plan plan;
+    std::vector<std::vector<int>> equal;  // per place in Plan::order: the numbers of its row and of those equal to it
+
+    // The rows of a step that are still wanted, by number.
+    std::vector<int> wanted(Range range, Listener & listener) const {
+        std::vector<int> result;
+        for (int at = range.first; at < range.last; ++at) {
+            std::ranges::copy_if(equal[at], std::back_inserter(result), [&](int n) { return listener.wants(n); });
+        }
+        return result;
+    }
 };
 
-Reader::Reader(std::shared_ptr<const Model> m, const EngineOptions & options, std::function<bool()> stop)
-    : model_(std::move(m)), stop_(std::move(stop)), cache_(options.context_cache_bytes) {
+Reader::Reader(std::shared_ptr<const Model> m, const EngineOptions & options)
+    : model_(std::move(m)), cache_(options.context_cache_bytes) {
     const int parallel = model_->exact() ? 1 : std::max(1, options.parallel_rows);
     context_tokens_ = options.context_tokens;
     if (model_->trained_context() > 0) {
         context_tokens_ = std::min(context_tokens_, model_->trained_context());
     }
     const int step = step_tokens_for(*model_, context_tokens_);
+    const int exact_min_step = model_->on_gpu() ? exact_min_step_gpu : exact_min_step_cpu;
     budget_ = {step, model_->exact() ? exact_min_step : 1, tree_sequences + parallel - 1, parallel};
     // Beside the longest row there is room for its padding, or for the other rows of its step.
     cells_ = context_tokens_ + (parallel > 1 ? step : exact_min_step);
@@ -136,10 +152,12 @@ Reader::Reader(std::shared_ptr<const Model> m, const EngineOptions & options, st
     if (llama_model_ftype(model_->get()) == LLAMA_FTYPE_ALL_F32) {  // keys and values as precise as the weights
         params.type_k = params.type_v = GGML_TYPE_F32;
     }
-    params.flash_attn_type =
-        model_->exact() && !model_->on_gpu() ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
+    params.flash_attn_type = model_->exact() ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
     params.no_perf = true;
-    params.abort_callback = [](void * data) { return static_cast<Reader *>(data)->stop_(); };
+    params.abort_callback = [](void * data) {
+        Listener * listener = static_cast<Reader *>(data)->listener_;
+        return listener && listener->must_stop();
+    };
     params.abort_callback_data = this;
 
     const LogCapture log;
@@ -171,6 +189,9 @@ void Reader::check(const Request & request) const {
         (request.row_ends.empty() ? 0 : request.row_ends.back()) != int64_t(request.tokens.size())) {
         throw InvalidRequest("row_ends, label_counts, contexts and tokens do not describe the same rows");
     }
+    if (request.pin && (request.row_ends.size() != 1 || request.contexts[0] < 1)) {
+        throw InvalidRequest("only the context of a single row can be pinned");
+    }
     int64_t begin = 0;
     for (size_t i = 0; i < request.row_ends.size(); ++i) {
         const int64_t length = request.row_ends[i] - begin;
@@ -198,124 +219,168 @@ void Reader::check(const Request & request) const {
     }
 }
 
-Evaluation Reader::run(const Request & request) {
+void Reader::run(const Request & request, Listener & listener) {
+    Listener * const suspended = std::exchange(listener_, &listener);
     try {
-        return read(request);
+        read(request);
     } catch (...) {
         llama_memory_clear(memory_, true);  // what a stopped or failed step left behind must not reach the next call
+        listener_ = suspended;
         throw;
     }
+    listener_ = suspended;
 }
 
-Evaluation Reader::read(const Request & request) {
-    std::vector<Row> rows;
-    int64_t begin = 0;
-    for (const int64_t end : request.row_ends) {
-        rows.emplace_back(request.tokens.data() + begin, end - begin);
-        begin = end;
-    }
+void Reader::read(const Request & request) {
     // Rows that start with the same cached context are read together; those that start with none are one tree.
-    std::map<std::shared_ptr<const ContextCache::Entry>, std::vector<int>> groups;
-    for (size_t i = 0; i < rows.size(); ++i) {
-        groups[cache_.find(rows[i])].push_back(int(i));
+    std::map<std::shared_ptr<const ContextCache::Entry>, Group> groups;
+    int64_t begin = 0;
+    for (size_t i = 0; i < request.row_ends.size(); ++i) {
+        const Row row(request.tokens.data() + begin, request.row_ends[i] - begin);
+        begin = request.row_ends[i];
+        auto entry = cache_.find(row);
+        const int short_of_context = request.contexts[i] - (entry ? int(entry->tokens.size()) : 0);
+        if (request.pin && short_of_context > 0 && short_of_context < budget_.min_step_tokens) {
+            // a step that short cannot end at the context's end: start from farther back
+            entry = cache_.find(row.first(std::max(0, request.contexts[i] - budget_.min_step_tokens + 1)));
+        }
+        Group & group = groups.try_emplace(entry, Group{request, {}, {}, {}, {}}).first->second;
+        group.rows.push_back(row);
+        group.numbers.push_back(int(i));
     }
-    std::vector<Readout> readouts(rows.size());
-    Evaluation evaluation;
-    for (const auto & [entry, members] : groups) {
-        read_group(request, rows, members, entry.get(), readouts, evaluation);
+    int64_t tokens = 0;
+    for (auto & [entry, group] : groups) {
+        plan(group, entry ? int(entry->tokens.size()) : 0);
+        tokens += group.plan.decoded_tokens;
     }
-    for (size_t i = 0; i < rows.size(); ++i) {
-        const std::vector<float> & read = readouts[i].logits;
-        evaluation.logits.insert(evaluation.logits.end(), read.begin(), read.begin() + request.label_counts[i]);
-        evaluation.log_normalizers.push_back(readouts[i].normalizer);
+    listener_->planned(tokens);
+    for (const auto & [entry, group] : groups) {
+        llama_memory_clear(memory_, false);
+        if (entry) {
+            restore(entry->state);
+            listener_->reused(group.numbers, int(entry->tokens.size()));
+            keep(entry, request);
+        }
+        run_plan(group);
     }
-    return evaluation;
 }
 
-void Reader::read_group(const Request & request, const std::vector<Row> & rows, const std::vector<int> & members,
-                        const ContextCache::Entry * entry, std::vector<Readout> & readouts, Evaluation & evaluation) {
-    std::vector<Row> group;
-    Contexts contexts;
-    for (const int i : members) {
-        group.push_back(rows[i]);
-        contexts.lengths.push_back(worth_caching(request.contexts[i]) ? request.contexts[i] : 0);
+void Reader::plan(Group & group, int restored) const {
+    Contexts contexts{{}, restored};
+    for (const int number : group.numbers) {
+        const int context = group.request.contexts[number];
+        const bool worth = group.request.pin || (cache_.enabled() && context >= shortest_cached_context);
+        contexts.lengths.push_back(worth && can_copy(context) ? context : 0);
     }
-    llama_memory_clear(memory_, false);
-    if (entry && restore(*entry)) {
-        contexts.restored = int(entry->tokens.size());
-        evaluation.reused_tokens += contexts.restored;
+    group.plan = make_plan(group.rows, budget_, contexts);
+    std::map<int, std::vector<int>> equal;
+    for (size_t i = 0; i < group.rows.size(); ++i) {
+        equal[group.plan.same_as[i]].push_back(group.numbers[i]);
     }
-    const Plan plan = make_plan(group, budget_, contexts);
-    std::vector<Readout> read(group.size());
-    for (size_t i = 0; i < group.size(); ++i) {  // equal rows are read once, for the one that wants the most labels
-        int & count = read[plan.same_as[i]].label_count;
-        count = std::max(count, request.label_counts[members[i]]);
+    for (const int row : group.plan.order) {
+        group.equal.push_back(std::move(equal[row]));
     }
-    for (const Step & step : plan.steps) {
-        if (stop_()) {
+}
+
+void Reader::run_plan(const Group & group) {
+    int64_t left = group.plan.decoded_tokens;
+    int sequences = 1;
+    for (const Step & step : group.plan.steps) {
+        if (listener_->must_stop()) {
             throw Stopped();
         }
         if (const auto * fork = std::get_if<Fork>(&step)) {
             llama_memory_seq_cp(memory_, fork->source, fork->target, -1, -1);
+            ++sequences;
         } else if (const auto * drop = std::get_if<Drop>(&step)) {
             llama_memory_seq_rm(memory_, drop->sequence, -1, -1);
+            --sequences;
         } else if (const auto * keep = std::get_if<Save>(&step)) {
-            save(*keep, group[keep->row]);
+            save(*keep, group);
         } else {
-            decode(std::get<Decode>(step), group, read);
+            const Decode & now = std::get<Decode>(step);
+            decode(now, group);
+            for (const Segment & s : now.segments) {
+                left -= s.end - s.begin;
+            }
+            if (sequences == 1 && left > 0 && can_copy(now.segments[0].end) && listener_->yields(left)) {
+                suspend(now.segments[0].sequence);
+            }
         }
     }
-    for (size_t i = 0; i < group.size(); ++i) {
-        readouts[members[i]] = read[plan.same_as[i]];
-    }
-    evaluation.decoded_tokens += plan.decoded_tokens;
-    evaluation.padded_tokens += plan.padded_tokens;
 }
 
-bool Reader::worth_caching(int context) const {
+// While one sequence is all there is, a copy of it is enough to go on from later, with the same bits.
+void Reader::suspend(int sequence) {
+    const std::vector<uint8_t> state = copy_state(sequence);
+    listener_->serve_others();
+    llama_memory_clear(memory_, false);
+    restore(state);
+}
+
+bool Reader::can_copy(int tokens) const {
     // A sliding window drops old cells from a saved state, and a restored one would lie elsewhere than a decoded one.
     const int window = llama_model_n_swa(model_->get());
-    return cache_.enabled() && context >= shortest_cached_context && (window <= 0 || context <= window);
+    return window <= 0 || tokens <= window;
 }
 
-bool Reader::restore(const ContextCache::Entry & entry) {
-    if (llama_state_seq_set_data(context_.get(), entry.state.data(), entry.state.size(), 0) == entry.state.size()) {
-        return true;
+std::vector<uint8_t> Reader::copy_state(int sequence) const {
+    std::vector<uint8_t> state(llama_state_seq_get_size(context_.get(), sequence));
+    if (llama_state_seq_get_data(context_.get(), state.data(), state.size(), sequence) != state.size()) {
+        throw BackendError("llama.cpp does not copy a sequence's state");
     }
-    llama_memory_clear(memory_, true);
-    return false;
+    return state;
 }
 
-void Reader::save(const Save & step, Row row) {
-    const size_t size = llama_state_seq_get_size(context_.get(), step.sequence);
-    if (!cache_.fits(size)) {
+// Into sequence 0 of an empty memory.
+void Reader::restore(std::span<const uint8_t> state) {
+    if (llama_state_seq_set_data(context_.get(), state.data(), state.size(), 0) != state.size()) {
+        throw BackendError("llama.cpp does not take back a sequence's state");
+    }
+}
+
+void Reader::save(const Save & step, const Group & group) {
+    const bool fits = cache_.fits(llama_state_seq_get_size(context_.get(), step.sequence));
+    if (group.wanted(step.rows, *listener_).empty() || !(fits || group.request.pin)) {
         return;
     }
-    std::vector<uint8_t> state(size);
-    if (llama_state_seq_get_data(context_.get(), state.data(), size, step.sequence) == size) {
-        cache_.put(row.first(step.tokens), std::move(state));
+    keep(cache_.put(group.rows[step.row].first(step.tokens), copy_state(step.sequence)), group.request);
+}
+
+void Reader::keep(const std::shared_ptr<const ContextCache::Entry> & context, const Request & request) {
+    if (request.pin) {
+        cache_.pin(context);
+        listener_->pinned(context);
     }
 }
 
-void Reader::decode(const Decode & step, const std::vector<Row> & rows, std::vector<Readout> & readouts) {
+void Reader::decode(const Decode & step, const Group & group) {
     batch_->clear();
-    std::vector<std::pair<int, int>> reads;  // place in the batch, row
+    std::vector<std::pair<int, std::vector<int>>> reads;  // place in the batch, numbers of the rows
     for (const Segment & s : step.segments) {
-        for (int i = s.begin; i < s.end; ++i) {
-            batch_->add(rows[s.row][i], i, s.sequence, s.read && i + 1 == s.end);
-        }
-        if (s.read) {
-            reads.emplace_back(batch_->size() - 1, s.row);
-        }
-        for (int i = 0; i < s.padding; ++i) {
-            batch_->add(0, s.end + i, s.sequence, false);
+        std::vector<int> rows = group.wanted(s.rows, *listener_);
+        if (rows.empty()) {
+            continue;
         }
         if (s.sequence >= budget_.sequences || s.end + s.padding > cells_) {
             throw BackendError("a decode step leaves the context's limits");  // llama.cpp would abort the process
         }
+        for (int i = s.begin; i < s.end; ++i) {
+            batch_->add(group.rows[s.row][i], i, s.sequence, s.read && i + 1 == s.end);
+        }
+        listener_->decoded(rows, s.end - s.begin, s.padding);
+        if (s.read) {
+            reads.emplace_back(batch_->size() - 1, std::move(rows));
+        }
+        for (int i = 0; i < s.padding; ++i) {
+            batch_->add(0, s.end + i, s.sequence, false);
+        }
     }
     if (batch_->size() > budget_.step_tokens) {
         throw BackendError("a decode step is longer than the context's batch");
+    }
+    if (batch_->size() == 0) {
+        return;
     }
     LogCapture log;
     const int32_t code = llama_decode(context_.get(), batch_->view());
@@ -326,19 +391,21 @@ void Reader::decode(const Decode & step, const std::vector<Row> & rows, std::vec
     if (code != 0) {
         throw BackendError("llama_decode answered " + std::to_string(code) + ": " + log.errors());
     }
-    const int n = model_->vocabulary_size();
-    for (const auto & [place, row] : reads) {
+    for (const auto & [place, rows] : reads) {
         const float * logits = llama_get_logits_ith(context_.get(), place);
         if (!logits) {
             throw BackendError("llama.cpp returned no logits for a row");
         }
-        const double normalizer = log_normalizer(logits, n);
+        const double normalizer = log_normalizer(logits, model_->vocabulary_size());
         if (!std::isfinite(normalizer)) {
             throw BackendError("the model's logits are not finite; the weights or the device are faulty");
         }
-        readouts[row].normalizer = normalizer;
-        for (int i = 0; i < readouts[row].label_count; ++i) {
-            readouts[row].logits.push_back(logits[model_->labels()[i]]);
+        for (const int row : rows) {
+            Readout readout{{}, normalizer};
+            for (int i = 0; i < group.request.label_counts[row]; ++i) {
+                readout.logits.push_back(logits[model_->labels()[i]]);
+            }
+            listener_->read(row, std::move(readout));
         }
     }
 }

@@ -6,9 +6,9 @@
 #include "plan.h"
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace decider {
@@ -28,15 +28,14 @@ struct Request {
     std::vector<int64_t> row_ends;  // where each row ends in `tokens`
     std::vector<int32_t> label_counts;
     std::vector<int32_t> contexts;  // per row: its leading tokens that later calls may ask about again; 0: none
+    bool pin = false;               // keep the context of the one row whatever its size, for whoever holds it
     std::optional<Clock::time_point> deadline;
 };
 
-struct Evaluation {
-    std::vector<float> logits;            // every row's label logits, one row after another
-    std::vector<double> log_normalizers;  // per row: log of the sum of exp over all of its next-token logits
-    int64_t decoded_tokens = 0;
-    int64_t padded_tokens = 0;
-    int64_t reused_tokens = 0;  // taken from the context cache
+// What one row's last token says.
+struct Readout {
+    std::vector<float> logits;  // of the row's labels
+    double normalizer = 0;      // log of the sum of exp over all next-token logits
 };
 
 struct CacheInfo {
@@ -47,18 +46,36 @@ struct CacheInfo {
 // Thrown by Reader::run when it was asked to stop.
 struct Stopped {};
 
+// What a run tells whoever started it, and asks. Rows are those of the request, by number.
+class Listener {
+  public:
+    virtual ~Listener() = default;
+    // Asked before every decode step and, from any thread, during one: true ends the run.
+    virtual bool must_stop() = 0;
+    // Asked before every decode step: a row that is not wanted any more is left out from then on.
+    virtual bool wants(int row) = 0;
+    virtual void planned(int64_t tokens) = 0;
+    virtual void decoded(std::span<const int> rows, int tokens, int padding) = 0;  // for these rows together
+    virtual void reused(std::span<const int> rows, int tokens) = 0;                // from the context cache
+    virtual void read(int row, Readout readout) = 0;
+    virtual void pinned(const std::shared_ptr<const ContextCache::Entry> & context) = 0;  // Request::pin asks for it
+    // Asked where the run can be suspended, with the tokens that are left of it. True: `serve_others` is called once,
+    // which may start another run of the same reader.
+    virtual bool yields(int64_t tokens_left) = 0;
+    virtual void serve_others() = 0;
+};
+
 class Reader {
   public:
-    // `stop` is asked before every decode step and by llama.cpp during one; true ends the run. Throws ModelLoadError
-    // when the context cannot be made (too little memory, an architecture without one).
-    Reader(std::shared_ptr<const Model> model, const EngineOptions & options, std::function<bool()> stop);
+    // Throws ModelLoadError when the context cannot be made (too little memory, an architecture without one).
+    Reader(std::shared_ptr<const Model> model, const EngineOptions & options);
     ~Reader();
 
     // Throws InvalidRequest or PayloadTooLarge for a request that cannot be run. May be called from another thread.
     void check(const Request & request) const;
 
-    // Throws Stopped, or BackendError when the device fails; the next run starts clean either way.
-    Evaluation run(const Request & request);
+    // Reads every row. Throws Stopped, or BackendError when the device fails; the next run starts clean either way.
+    void run(const Request & request, Listener & listener);
 
     CacheInfo cache_info() const { return {cache_.size(), cache_.bytes()}; }
     const Budget & budget() const { return budget_; }
@@ -67,21 +84,24 @@ class Reader {
   private:
     class Batch;
     class ThreadPool;
-    struct Readout;
     struct ContextDeleter {
         void operator()(llama_context * context) const { llama_free(context); }
     };
 
-    Evaluation read(const Request & request);
-    void read_group(const Request & request, const std::vector<Row> & rows, const std::vector<int> & members,
-                    const ContextCache::Entry * entry, std::vector<Readout> & readouts, Evaluation & evaluation);
-    void decode(const Decode & step, const std::vector<Row> & rows, std::vector<Readout> & readouts);
-    bool worth_caching(int context) const;
-    bool restore(const ContextCache::Entry & entry);
-    void save(const Save & step, Row row);
+    struct Group;
+
+    void read(const Request & request);
+    void plan(Group & group, int restored) const;
+    void run_plan(const Group & group);
+    void save(const Save & step, const Group & group);
+    void keep(const std::shared_ptr<const ContextCache::Entry> & context, const Request & request);
+    void decode(const Decode & step, const Group & group);
+    void suspend(int sequence);
+    bool can_copy(int tokens) const;
+    std::vector<uint8_t> copy_state(int sequence) const;
+    void restore(std::span<const uint8_t> state);
 
     const std::shared_ptr<const Model> model_;
-    const std::function<bool()> stop_;
     Budget budget_{};
     int context_tokens_ = 0;  // longest row
     int cells_ = 0;           // what the context holds
@@ -90,6 +110,7 @@ class Reader {
     llama_memory_t memory_ = nullptr;
     std::unique_ptr<Batch> batch_;
     ContextCache cache_;
+    Listener * listener_ = nullptr;  // of the run that goes on; the abort callback asks it
 };
 
 }  // namespace decider

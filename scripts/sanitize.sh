@@ -20,7 +20,7 @@ if command -v ninja > /dev/null; then
   generator=(-G Ninja)
 fi
 CC=${CC:-$(compiler CC)} CXX=${CXX:-$(compiler CXX)} cmake -S . -B "$build" "${generator[@]}" \
-  -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE="$python" -DDECIDER_NATIVE_TESTS=ON -DDECIDER_NATIVE_SANITIZE=ON \
+  -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE="$python" -DDECIDER_NATIVE_TESTS=ON -DDECIDER_NATIVE_SANITIZE=ON -DDECIDER_NATIVE_VULKAN=off \
   -DDECIDER_NATIVE_TEST_MODEL="$model" > "$build/configure.log" 2>&1 || { cat "$build/configure.log"; exit 1; }
 cmake --build "$build" --parallel --target plan_test engine_test
 if [ ! -e "$model" ]; then

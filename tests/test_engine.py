@@ -30,11 +30,11 @@ from decider_native import (
     devices,
 )
 from decider_native.engine import Engine
+from run_script import run_script
 from token_rows import VOCAB, random_tree, tokens
 
 CONTEXT_TOKENS = 2048
 SOON = 20.0  # seconds; a stopped call ends in milliseconds, and an unstopped LONG one takes longer than this
-SCRIPTS = {"PYTHONPATH": str(Path(__file__).parent / "fixtures"), "PYTHONWARNINGS": "error"}
 
 ROWS = random_tree(np.random.default_rng(5), most=5)
 LONG = [tokens(np.random.default_rng(i), CONTEXT_TOKENS) for i in range(256)]
@@ -85,15 +85,6 @@ def ends_soon() -> Iterator[None]:
     start = time.monotonic()
     yield
     assert time.monotonic() - start < SOON
-
-
-def run_script(script: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        capture_output=True,
-        timeout=120,
-        env=os.environ | SCRIPTS | environment,
-    )
 
 
 # -- what stops a call
@@ -160,6 +151,7 @@ INTERRUPT = """
 import signal, sys, threading
 import numpy as np
 from decider_native.engine import Engine
+from run_script import run_script
 from token_rows import tokens
 
 engine = Engine(sys.argv[1], device="cpu", threads=1, context_tokens=2048)
@@ -384,7 +376,7 @@ def resident():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 sizes = []
-for cycle in range(8):
+for cycle in range(13):
     with Decider(sys.argv[1], device="cpu", threads=1, context_tokens=1024) as decider:
         decider.evaluate("text", {"q": Noul("Is it?")})
     del decider
@@ -399,7 +391,7 @@ def test_loading_and_closing_again_and_again_keeps_no_memory(tiny_path: Path) ->
     # glibc gives every larger piece back at once; by itself it keeps some, sometimes more and sometimes less.
     done = run_script(CYCLES, tiny_path, MALLOC_MMAP_THRESHOLD_="65536", MALLOC_TRIM_THRESHOLD_="65536")
     assert (done.stderr, done.returncode) == (b"", 0)
-    assert int(done.stdout) < 20 << 20  # bytes over five loads; the weights alone are 62 MB
+    assert int(done.stdout) < 20 << 20  # bytes over ten loads; the weights alone are 62 MB
 
 
 def test_eight_threads_of_mixed_calls(tiny_path: Path) -> None:

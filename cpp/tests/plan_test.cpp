@@ -25,7 +25,7 @@ class Simulator {
         : rows_(rows), budget_(budget), contexts_(contexts), plan_(make_plan(views(rows), budget, contexts)) {
         if (!rows.empty()) {  // the first sequence is there from the start, with what was restored
             for (int i = 0; i < contexts.restored; ++i) {
-                live_[0].push_back({next_cell_++, rows[0][i], false});
+                live_[0].push_back({next_cell_++, rows[0][i], false, {0, int(plan_.order.size())}});
             }
             live_.try_emplace(0);
         }
@@ -47,6 +47,7 @@ class Simulator {
         int id;
         Token token;
         bool padding;
+        Range rows;  // that its step says it is for
     };
 
     void run(const Fork & fork) {
@@ -62,6 +63,9 @@ class Simulator {
         const Row context = Row(rows_[save.row]).first(save.tokens);
         CHECK(std::ranges::equal(live_[save.sequence], context, {}, &Cell::token));
         CHECK(std::ranges::none_of(live_[save.sequence], &Cell::padding));
+        for (int place = save.rows.first; place < save.rows.last; ++place) {
+            CHECK(std::ranges::equal(context, Row(rows_[plan_.order[place]]).first(save.tokens)));
+        }
         ++saved_[{context.begin(), context.end()}];
     }
 
@@ -82,15 +86,19 @@ class Simulator {
             std::vector<Cell> & held = live_[s.sequence];
             CHECK(int(held.size()) == s.begin);
             for (int i = s.begin; i < s.end; ++i) {
-                held.push_back({next_cell_++, rows_[s.row][i], false});
+                held.push_back({next_cell_++, rows_[s.row][i], false, s.rows});
             }
             if (s.read) {
                 ++reads_[s.row];
                 CHECK(std::ranges::equal(held, rows_[s.row], {}, &Cell::token));
                 CHECK(std::ranges::none_of(held, &Cell::padding));
+                // a step may be left out when none of its rows is wanted: no other row may build on it
+                const int place = int(std::ranges::find(plan_.order, s.row) - plan_.order.begin());
+                CHECK(std::ranges::all_of(
+                    held, [&](const Cell & cell) { return cell.rows.first <= place && place < cell.rows.last; }));
             }
             for (int i = 0; i < s.padding; ++i) {
-                held.push_back({next_cell_++, -1, true});
+                held.push_back({next_cell_++, -1, true, s.rows});
             }
             tokens += s.end - s.begin + s.padding;
             decoded_ += s.end - s.begin;

@@ -28,6 +28,24 @@ class DeviceInfo:
     @property
     def memory_total(self) -> int: ...
 
+class ModuleInfo:
+    """A backend module of the package, in use or not."""
+
+    @property
+    def file(self) -> str: ...
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+class KeptContext:
+    """A context's state. Calls start from it for as long as it is held."""
+
+    @property
+    def bytes(self) -> int: ...
+
 class Evaluation:
     """What one call read."""
 
@@ -47,6 +65,10 @@ class Evaluation:
 
     @property
     def reused_tokens(self) -> int: ...
+
+    @property
+    def context(self) -> KeptContext:
+        """What pin asked for; None where the model's state cannot be kept."""
 
 class Model:
     """One GGUF file on one device. Immutable and thread-safe."""
@@ -104,7 +126,7 @@ class Engine:
 
     def __init__(self, model: Model, threads: int, context_tokens: int, parallel_rows: int, context_cache_bytes: int) -> None: ...
 
-    def evaluate(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row_ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], label_counts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], contexts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], timeout: float | None, cancelled: Callable[[], bool] | None) -> Evaluation: ...
+    def evaluate(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row_ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], label_counts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], contexts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], pin: bool = False, timeout: float | None = None, cancelled: Callable[[], bool] | None = None, progress: Callable[[int, int], None] | None = None) -> Evaluation: ...
 
     def close(self) -> None: ...
 
@@ -125,6 +147,10 @@ class Engine:
     def sequences(self) -> int: ...
 
 def devices() -> list[DeviceInfo]: ...
+
+def modules() -> list[ModuleInfo]: ...
+
+def cpu_features() -> list[tuple[str, str]]: ...
 
 def drain_log() -> list[tuple[int, str]]: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import time
 import unicodedata
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from .errors import Cancelled, Closed, InvalidRequest, PayloadTooLarge
+from .errors import BackendError, Cancelled, Closed, InvalidRequest, ModelLoadError, PayloadTooLarge
 from .prompts import Control, Label, Piece
 
-__all__ = ["Device", "Engine", "Mode", "Reading", "Readings", "devices", "quantize"]
+__all__ = [
+    "Device",
+    "Engine",
+    "KeptContext",
+    "Mode",
+    "Module",
+    "Reading",
+    "Readings",
+    "cpu_features",
+    "devices",
+    "modules",
+    "quantize",
+]
 
+KeptContext = _native.KeptContext
 Mode: TypeAlias = Literal["auto", "exact", "fast"]
 TokenIds: TypeAlias = NDArray[np.int32]
 
@@ -32,6 +46,19 @@ _logger = logging.getLogger("decider_native.engine")
 _llama_logger = logging.getLogger("decider_native.llama")
 # llama.cpp's levels: 1 debug, 2 info, 3 warning, 4 error.
 _LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+
+# What a GPU and the CPU must agree on before the GPU is trusted. Kernels round differently, by about 0.02 on weights of
+# four bits; a faulty driver is wrong by far more.
+_CHECK_TEXTS = (
+    "Context:\nThe invoice was paid twice.",
+    "Context:\nLogin fails since today.\n\nWhich team?",
+    "A. yes\nB. no\nAnswer:",
+)
+_CHECK_TOKENS = 16
+_CHECK_LABELS = 26
+_CHECK_BOUND = 0.1
+
+_GPU_KINDS = ("gpu", "igpu")
 
 _live: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -46,6 +73,15 @@ class Device:
     backend: str
     memory_free: int
     memory_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A backend module of this package: the backend it brings, or the reason why it is not in use."""
+
+    file: str
+    backend: str | None
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +132,16 @@ class Engine:
         Bound of the memory that keeps prefilled contexts between calls; 0: none. None: an eighth of the weights' size.
     parse_special
         Whether the text of control tokens in a caller's text becomes those tokens.
+    self_check
+        Whether a GPU must give the CPU's probabilities, within 0.1, for three short rows before it is used.
 
     Raises
     ------
     ModelLoadError
         The file is no causal language model that llama.cpp can load, or memory does not suffice.
     BackendError
-        There is no such device.
+        There is no such device, or it fails the self-check. With ``device="auto"`` a GPU that fails, or cannot hold the
+        model, is a warning in the log and the CPU does the work.
     InvalidRequest
         An argument out of range.
 
@@ -130,6 +169,7 @@ class Engine:
         mode: Mode = "auto",
         context_cache_bytes: int | None = None,
         parse_special: bool = False,
+        self_check: bool = True,
     ) -> None:
         if mode not in MODES:
             raise InvalidRequest(f"must be one of {', '.join(MODES)}; got {mode!r}", field="mode")
@@ -142,10 +182,23 @@ class Engine:
             gpu_layers = _in_range(gpu_layers, "gpu_layers", 0, 2**16)
         _native.set_log_level(_wanted_log_level())
         exact = None if mode == "auto" else mode == "exact"
-        try:
+
+        def open_on(device: str, gpu_layers: int | None) -> tuple[_native.Model, _native.Engine]:
             model = _native.Model(os.fspath(path), device, gpu_layers, exact)
             cache_bytes = model.size_bytes // 8 if context_cache_bytes is None else context_cache_bytes
-            self._engine = _native.Engine(model, threads, context_tokens, parallel_questions, cache_bytes)
+            engine = _native.Engine(model, threads, context_tokens, parallel_questions, cache_bytes)
+            if model.on_gpu and self_check:
+                _check_device(os.fspath(path), model, engine, threads)
+            return model, engine
+
+        try:
+            try:
+                model, self._engine = open_on(device, gpu_layers)
+            except (BackendError, ModelLoadError) as error:
+                if device.lower() != "auto" or not any(d.kind in _GPU_KINDS for d in _native.devices()):
+                    raise
+                _logger.warning("the GPU does not serve, the CPU does the work: %s", error)
+                model, self._engine = open_on("cpu", None)
         finally:
             _forward_log()
         self._open_model: _native.Model | None = model
@@ -234,6 +287,7 @@ class Engine:
         *,
         timeout: float | None = None,
         cancelled: Callable[[], bool] | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Readings:
         """Read the first `label_counts[i]` labels at the end of row i; shared prefixes are decoded once.
 
@@ -250,6 +304,9 @@ class Engine:
             Seconds for the whole call, waiting included.
         cancelled
             Asked about 50 times a second on the calling thread; true stops the call.
+        progress
+            Told as often how many tokens are read and how many there are, those of calls that are read at the same time
+            included. What it raises stops the call.
 
         Raises
         ------
@@ -267,7 +324,9 @@ class Engine:
             raise Cancelled("the call was cancelled before the model was asked")
         kept = np.asarray([0] * len(rows) if contexts is None else contexts, dtype=np.int32)
         try:
-            evaluation = self._engine.evaluate(tokens, ends, counts, kept, timeout, cancelled)
+            evaluation = self._engine.evaluate(
+                tokens, ends, counts, kept, timeout=timeout, cancelled=cancelled, progress=progress
+            )
         finally:
             _forward_log()
         logits = np.split(evaluation.logits, np.cumsum(counts)[:-1]) if len(counts) else []
@@ -276,6 +335,30 @@ class Engine:
             for row, normalizer in zip(logits, evaluation.log_normalizers, strict=True)
         )
         return Readings(tuple(readings), evaluation.decoded_tokens, evaluation.padded_tokens, evaluation.reused_tokens)
+
+    def keep(
+        self,
+        context: TokenIds,
+        *,
+        timeout: float | None = None,
+        cancelled: Callable[[], bool] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> KeptContext | None:
+        """Read a context, token ids of shape (tokens,), and keep its state outside the cache's bound.
+
+        Rows that start with it start from that state for as long as the result is held. None where it is not kept: the
+        context is shorter than a decode step may be, or the model's attention slides and it is longer than the window.
+        Arguments and errors as for `read`; the context must be shorter than `context_tokens`.
+        """
+        row = np.append(context, context[-1:])  # a row reads at least one token behind its context
+        ends, counts = np.array([len(row)], np.int64), np.ones(1, np.int32)
+        kept = np.array([len(context)], np.int32)
+        try:
+            return self._engine.evaluate(
+                row, ends, counts, kept, pin=True, timeout=timeout, cancelled=cancelled, progress=progress
+            ).context
+        finally:
+            _forward_log()
 
     @property
     def context_cache(self) -> tuple[int, int]:
@@ -286,6 +369,34 @@ class Engine:
         """Stop what runs (it raises `Closed`) and free context and weights. Closing again does nothing."""
         self._engine.close()
         self._open_model = None
+
+
+def _check_device(path: str, model: _native.Model, engine: _native.Engine, threads: int) -> None:
+    """Read the same rows on the model's device and on the CPU; `BackendError` when they disagree."""
+    started = time.monotonic()
+    rows = [model.tokenize(text, False)[:_CHECK_TOKENS] for text in _CHECK_TEXTS]
+    labels = min(_CHECK_LABELS, len(model.labels))
+    reference = _native.Engine(_native.Model(path, "cpu", 0, True), threads, 4 * _CHECK_TOKENS, 1, 0)
+    on_device, on_cpu = (_label_probabilities(each, rows, labels) for each in (engine, reference))
+    difference = float(np.abs(on_device - on_cpu).max())
+    if not difference <= _CHECK_BOUND:
+        engine.close()
+        raise BackendError(
+            f"{model.device} ({model.device_description}) fails the self-check: its probabilities differ from the "
+            f"CPU's by {difference:.3f}, more than {_CHECK_BOUND}; update its driver, or use device='cpu'"
+        )
+    _logger.info("self-check of %s: differs by %.1e, %.2f s", model.device, difference, time.monotonic() - started)
+
+
+def _label_probabilities(engine: _native.Engine, rows: list[TokenIds], labels: int) -> NDArray[np.float64]:
+    """Softmax over the first labels at the end of each row, shape (rows, labels)."""
+    ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
+    counts, contexts = np.full(len(rows), labels, np.int32), np.zeros(len(rows), np.int32)
+    read = engine.evaluate(np.concatenate(rows), ends, counts, contexts)
+    logits = read.logits.astype(np.float64).reshape(len(rows), labels)
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+    return probabilities
 
 
 def devices() -> list[Device]:
@@ -301,6 +412,16 @@ def devices() -> list[Device]:
     finally:
         _forward_log()
     return [Device(d.name, d.description, d.kind, d.backend, d.memory_free, d.memory_total) for d in found]
+
+
+def modules() -> list[Module]:
+    """Every backend module that this package holds, in use or not. Raises as `devices` does."""
+    return [Module(m.file, m.backend or None, m.reason or None) for m in _native.modules()]
+
+
+def cpu_features() -> dict[str, str]:
+    """What the CPU module in use was compiled for, in ggml's names: ``{"AVX2": "1", ...}``. Raises as `devices` does."""
+    return dict(_native.cpu_features())
 
 
 def quantize(source: str | os.PathLike[str], target: str | os.PathLike[str], quantization: str) -> None:
