@@ -338,11 +338,15 @@ def test_info(tiny_path: Path) -> None:
 
 
 def test_devices() -> None:
-    devices = json.loads(run("devices", "--json")[0])
-    assert any(device["kind"] == "cpu" for device in devices)
-    lines = run("devices")[0].splitlines()
-    assert lines[0].split() == ["NAME", "KIND", "BACKEND", "FREE", "TOTAL", "DESCRIPTION"]
-    assert len(lines) == len(devices) + 1
+    listed = json.loads(run("devices", "--json")[0])
+    assert any(device["kind"] == "cpu" for device in listed["devices"])
+    assert any(module["backend"] == "CPU" and module["reason"] is None for module in listed["modules"])
+    assert listed["cpu_features"]
+    devices, modules, features = run("devices")[0].split("\n\n")
+    assert devices.split("\n")[0].split() == ["NAME", "KIND", "BACKEND", "FREE", "TOTAL", "DESCRIPTION"]
+    assert len(devices.split("\n")) == len(listed["devices"]) + 1
+    assert len(modules.split("\n")) == len(listed["modules"]) + 1
+    assert features.startswith("CPU features: ")
 
 
 def test_log_goes_to_standard_error(tiny_path: Path) -> None:

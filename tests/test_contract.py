@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decider_native import Decider, InvalidRequest
-from decider_native.contract import MAX_MESSAGE, Judge, Limits
+from decider_native.contract import MAX_MESSAGE, DeciderJudge, Judge, Limits, Measure, parse_question
 
 Wire = dict[str, Any]
 
@@ -59,7 +59,7 @@ LONG: Wire = {
 
 @pytest.fixture(scope="module")
 def judge(tiny: Decider) -> Judge:
-    return Judge(tiny)
+    return DeciderJudge(tiny)
 
 
 def check_envelope(response: Wire) -> None:
@@ -313,10 +313,10 @@ def test_limits(tiny: Decider) -> None:
     text = json.dumps(changed("evaluations.0.state", "é" * 100), ensure_ascii=False)
     size = len(text.encode())
     for data in (text, text.encode()):
-        assert Judge(tiny, limits=Limits(max_request_bytes=size)).evaluate(data)["status"] == "ok"
-        response = Judge(tiny, limits=Limits(max_request_bytes=size - 1)).evaluate(data)
+        assert DeciderJudge(tiny, limits=Limits(max_request_bytes=size)).evaluate(data)["status"] == "ok"
+        response = DeciderJudge(tiny, limits=Limits(max_request_bytes=size - 1)).evaluate(data)
         check_error(response, "payload_too_large", str(size), str(size - 1))
-    judge = Judge(tiny, limits=Limits(max_timeout_ms=1000, max_evaluations=1))
+    judge = DeciderJudge(tiny, limits=Limits(max_timeout_ms=1000, max_evaluations=1))
     check_error(judge.evaluate({**SMALL, "timeout_ms": 1001}), "invalid_request", "'timeout_ms'", "1000")
     check_error(judge.evaluate(REQUEST | {"timeout_ms": 1000}), "invalid_request", "'evaluations'", "1 to 1", "got 2")
 
@@ -350,7 +350,7 @@ def test_messages_are_short_and_private(judge: Judge) -> None:
 def test_the_model_and_the_provider_by_name(judge: Judge, tiny: Decider) -> None:
     for name in (tiny.name, tiny.name.upper()):
         assert judge.evaluate({**SMALL, "model": name, "provider": "decider"})["model"] == tiny.name
-    other = Judge(tiny, provider="local-1")
+    other = DeciderJudge(tiny, provider="local-1")
     assert other.evaluate({**SMALL, "provider": "local-1"})["status"] == "ok"
     for response, part in [
         (judge.evaluate({**SMALL, "model": "decider-4b-v2"}), tiny.name),
@@ -361,7 +361,7 @@ def test_the_model_and_the_provider_by_name(judge: Judge, tiny: Decider) -> None
         assert "retry_after_ms" not in response
         assert response["stats"]["attempts"] == 0
     with pytest.raises(InvalidRequest, match="provider"):
-        Judge(tiny, provider="Not A Name")
+        DeciderJudge(tiny, provider="Not A Name")
 
 
 def test_a_request_that_is_wrong_in_itself_is_wrong_for_another_model_too(judge: Judge) -> None:
@@ -380,6 +380,14 @@ def test_models(judge: Judge, tiny: Decider) -> None:
         assert list(response["stats"]) == STATS
     check_error(judge.models({"name": "x"}), "invalid_request", "'name'")
     check_error(judge.models("[]"), "invalid_request")
+
+
+def test_a_measure_is_the_longest_row_in_real_tokens(judge: Judge, tiny: Decider) -> None:
+    questions = {name: parse_question(name, asked) for name, asked in TICKET["questions"].items()}
+    rows = tiny.rows(TICKET["state"], questions)
+    assert judge.measure(TICKET["state"], questions) == Measure(max(len(row.ids) for row in rows), 4096)
+    too_long = judge.measure("word " * 5000, questions)
+    assert (too_long.tokens > 5000, too_long.limit) == (True, 4096)
 
 
 def test_a_closed_model_is_unavailable_for_now(tiny_path: Path) -> None:

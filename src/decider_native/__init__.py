@@ -3,6 +3,7 @@
 import logging
 
 from .answers import Answer, ChoiceAnswer, Diagnostics, NoulAnswer, Result, ScoreAnswer, Usage
+from .context import Context
 from .decider import Decider, Row, evaluate
 from .engine import Device, devices
 from .errors import (
@@ -27,6 +28,7 @@ __all__ = [
     "ChoiceAnswer",
     "Closed",
     "ConfigError",
+    "Context",
     "DeadlineExceeded",
     "Decider",
     "DeciderError",

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from .answers import Answer, Diagnostics, Result, Usage
 from .chat import chat_layout
 from .config import LayoutName, ReadoutConfig, config_from_metadata
-from .contract import Judge
+from .context import Context
+from .contract import DeciderJudge
 from .engine import Engine, Mode, Readings
 from .errors import InvalidRequest, PayloadTooLarge
 from .models import ConfigSource, resolve
+from .progress import Progress, showing
 from .prompts import Layout, Piece, PlainLayout, question_rows, render_state
-from .questions import Json, Kind, Question, parse_questions
+from .questions import Json, Kind, Question, Questions, parse_questions
 from .scoring import RowScore, answer_question, input_tokens, score_row
 
 __all__ = ["Decider", "Questions", "Row", "evaluate"]
-
-Questions: TypeAlias = Mapping[str, "Question | Mapping[str, object]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,9 @@ class Decider:
     parse_special
         True: text such as ``<|im_end|>`` in a state becomes that control token, as decider-ai reads it. False: text is
         text.
+    self_check
+        Whether a GPU must give the CPU's probabilities, within 0.1, for three short rows before it is used. One that
+        fails is an error, or with ``device="auto"`` a warning, and the CPU does the work.
     temperature, temperature_by_type, layout, isolated_levels
         Override what the model's configuration says.
     chat_template
@@ -124,6 +127,7 @@ class Decider:
         mode: Mode = "auto",
         context_cache_bytes: int | None = None,
         parse_special: bool = False,
+        self_check: bool = True,
         temperature: float | None = None,
         temperature_by_type: Mapping[Kind, float] | None = None,
         layout: LayoutName | None = None,
@@ -146,6 +150,7 @@ class Decider:
             mode=mode,
             context_cache_bytes=context_cache_bytes,
             parse_special=parse_special,
+            self_check=self_check,
         )
         try:
             known = resolved.config or config_from_metadata(self._engine.metadata, str(self.path)) or ReadoutConfig()
@@ -155,7 +160,7 @@ class Decider:
             self._engine.close()
             raise
         self._file_bytes = self.path.stat().st_size
-        self._judge = Judge(self)
+        self._judge = DeciderJudge(self)
 
     def _make_layout(self, chat_template: str | None) -> Layout:
         if self.config.layout == "plain":
@@ -219,16 +224,64 @@ class Decider:
         *,
         timeout: float | None = None,
         cancel: threading.Event | None = None,
+        progress: Progress | bool = False,
     ) -> list[Result]:
         """Answer questions about several states in one native call, in order; text they share is decoded once.
 
         All or nothing: one evaluation that cannot be asked fails the call before anything is decoded. Errors as for
         `evaluate`; `Diagnostics` counts the whole call.
+
+        Parameters
+        ----------
+        progress
+            Called about 50 times a second, on the calling thread, with the tokens that are read and those there are in
+            all; what it raises stops the call. True: a bar on standard error.
         """
-        started = time.monotonic()
-        if timeout is not None and not (isinstance(timeout, (int, float)) and math.isfinite(timeout) and timeout > 0):
-            raise InvalidRequest(f"must be a finite number of seconds > 0; got {timeout!r}", field="timeout")
+        with showing(progress) as report:
+            return self._evaluate(evaluations, {}, timeout, cancel, report)
+
+    def context(
+        self,
+        state: Json,
+        *,
+        timeout: float | None = None,
+        cancel: threading.Event | None = None,
+        progress: Progress | bool = False,
+    ) -> Context:
+        """Read a state once and keep what the model made of it, to ask, look, and ask again.
+
+        The answers are the same bits as those of `evaluate`. The memory it holds comes on top of `context_cache_bytes`;
+        closing the context frees it. Parameters and errors as for `evaluate_many`.
+        """
+        deadline = _deadline(timeout)
         known: dict[Piece, NDArray[np.int32]] = {}
+        ids = self._context_ids(state, known)
+        if len(ids) >= self.context_tokens:
+            raise PayloadTooLarge(
+                f"the state has {len(ids)} tokens; the context holds {self.context_tokens}; shorten the state or raise "
+                "context_tokens",
+                tokens=len(ids),
+                limit=self.context_tokens,
+            )
+        with showing(progress) as report:
+            cancelled = None if cancel is None else cancel.is_set
+            kept = self._engine.keep(ids, timeout=_left(deadline), cancelled=cancelled, progress=report)
+
+        def ask(questions: Questions, timeout: float | None, cancel: threading.Event | None) -> Result:
+            return self._evaluate([(state, questions)], dict(known), timeout, cancel, None)[0]
+
+        return Context(ask, len(ids), kept)
+
+    def _evaluate(
+        self,
+        evaluations: Iterable[tuple[Json, Questions]],
+        known: dict[Piece, NDArray[np.int32]],
+        timeout: float | None,
+        cancel: threading.Event | None,
+        progress: Progress | None,
+    ) -> list[Result]:
+        started = time.monotonic()
+        deadline = _deadline(timeout)
         prepared = [self._prepare(state, questions, known) for state, questions in evaluations]
         rows = [row for evaluation in prepared for row in evaluation.all_rows()]
         readings = Readings()  # questions of one option answer themselves
@@ -237,8 +290,9 @@ class Decider:
                 [row.ids for row in rows],
                 [len(row.options) for row in rows],
                 [row.context for row in rows],
-                timeout=None if timeout is None else max(0.0, timeout - (time.monotonic() - started)),
+                timeout=_left(deadline),
                 cancelled=None if cancel is None else cancel.is_set,
+                progress=progress,
             )
         return self._results(prepared, readings, started)
 
@@ -265,12 +319,16 @@ class Decider:
             for row in rows
         ]
 
+    def longest_row(self, state: Json, questions: Questions) -> int:
+        """Tokens of the longest row that a state and questions make; 0: nothing to ask. Errors as for `evaluate`."""
+        return max((len(row.ids) for row in self._prepare(state, questions, {}).all_rows()), default=0)
+
     def judge(self, request: Mapping[str, Any] | str | bytes) -> dict[str, Any]:
         """Answer a judge::evaluate request, or the JSON text of one. A bad request is an error envelope."""
         return self._judge.evaluate(request)
 
     @property
-    def as_judge(self) -> Judge:
+    def as_judge(self) -> DeciderJudge:
         """This model behind the judge contract: `evaluate`, `cancel` and `models`."""
         return self._judge
 
@@ -313,12 +371,15 @@ class Decider:
 
     def _prepare(self, state: Json, questions: Questions, known: dict[Piece, NDArray[np.int32]]) -> _Prepared:
         parsed = parse_questions(questions)
-        context = self._engine.leading_ids(self._engine.tokenize(self._layout.context(render_state(state)), known))
+        context = self._context_ids(state, known)
         rows = {
             question_id: self._token_rows(question_id, question, context, known)
             for question_id, question in parsed.items()
         }
         return _Prepared(parsed, rows)
+
+    def _context_ids(self, state: Json, known: dict[Piece, NDArray[np.int32]]) -> NDArray[np.int32]:
+        return self._engine.leading_ids(self._engine.tokenize(self._layout.context(render_state(state)), known))
 
     def _token_rows(
         self, question_id: str, question: Question, context: NDArray[np.int32], known: dict[Piece, NDArray[np.int32]]
@@ -374,6 +435,19 @@ class Decider:
             )
             for evaluation in prepared
         ]
+
+
+def _deadline(timeout: float | None) -> float | None:
+    """When a call must end, on the monotonic clock."""
+    if timeout is None:
+        return None
+    if not (isinstance(timeout, (int, float)) and math.isfinite(timeout) and timeout > 0):
+        raise InvalidRequest(f"must be a finite number of seconds > 0; got {timeout!r}", field="timeout")
+    return time.monotonic() + timeout
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 _default: Decider | None = None

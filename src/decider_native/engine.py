@@ -420,7 +420,7 @@ def modules() -> list[Module]:
 
 
 def cpu_features() -> dict[str, str]:
-    """What the CPU module in use was compiled for, in ggml's names: ``{"AVX2": "1", ...}``. Raises as `devices` does."""
+    """Return what the CPU module in use was compiled for: ``{"AVX2": "1", ...}``. Raises as `devices` does."""
     return dict(_native.cpu_features())
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "Kind",
     "Noul",
     "Question",
+    "Questions",
     "Score",
     "copy_json",
     "is_blank",
@@ -180,9 +181,10 @@ class Score:
 
 
 Question: TypeAlias = Noul | Choice | Score
+Questions: TypeAlias = Mapping[str, Question | Mapping[str, object]]
 
 
-def parse_questions(questions: Mapping[str, Question | Mapping[str, object]]) -> dict[str, Question]:
+def parse_questions(questions: Questions) -> dict[str, Question]:
     """Check a map of question id to question; ids are any non-empty strings and never reach the model.
 
     Raises

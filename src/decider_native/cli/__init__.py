@@ -21,7 +21,7 @@ from decider_native.errors import (
     PayloadTooLarge,
 )
 
-from . import commands, serve
+from . import ask, commands, judges, mcp, serve
 
 __all__ = ["build_parser", "main"]
 
@@ -46,6 +46,7 @@ environment:
   DECIDER_NATIVE_GGUF   file that stands for the default model, for machines without a network
   DECIDER_NATIVE_CACHE  directory of this program's own cache
   DECIDER_NATIVE_DEBUG  set to 1: show the traceback of an error
+  DECIDER_NATIVE_FILES_*  limits and prices of `ask` and `mcp`, as docs/files.md lists them
   HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN  as for every client of the Hugging Face Hub
 """
 _REQUEST_HELP = "JSON file with {state, questions} or {evaluations: [...]}; - reads standard input"
@@ -117,6 +118,12 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--diagnostics", action="store_true", help="add the x_ fields: label mass, certainty, timing")
     _add_output_options(evaluate, table=True)
 
+    asking = _command(group, "ask", "ask one question about files", "[options] FILE... -q TEXT", ask.ask)
+    ask.add_options(asking)
+    _add_model_options(asking)
+    asking.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="give up after so long, loading apart")
+    _add_output_options(asking, table=True)
+
     rows = _command(group, "rows", "show what the model reads for a request", "[options] REQUEST", commands.rows)
     rows.add_argument("request", metavar="REQUEST", help=_REQUEST_HELP)
     _add_model_options(rows)
@@ -142,9 +149,33 @@ def build_parser() -> argparse.ArgumentParser:
     _add_model_options(info)
     _add_output_options(info)
 
+    judging = _command(group, "judges", "list, try and choose judges", "{list,test,use,none} ...", None)
+    action = judging.add_subparsers(prog=judging.prog, dest="action", metavar="{list,test,use,none}", required=True)
+    known = _command(action, "list", "list the judges and their state", "[options]", judges.show, "judges ")
+    test = _command(action, "test", "ask judges one question each", "[options] [NAME]", judges.test, "judges ")
+    test.add_argument("name", metavar="NAME", nargs="?", help="a judge (default: all of them)")
+    test.add_argument(
+        "--timeout-ms",
+        type=_positive,
+        default=60_000,
+        metavar="N",
+        help="time for each, loading included (default: 60000)",
+    )
+    use = _command(action, "use", "make a judge the default", "[options] NAME", judges.choose, "judges ")
+    use.add_argument("name", metavar="NAME", help="a judge, or none")
+    nobody = _command(action, "none", "let no judge be the default", "[options]", judges.choose_none, "judges ")
+    for command in (known, test, use, nobody):
+        judges.add_file_option(command)
+    for command in (known, test):
+        _add_output_options(command)
+
     serving = _command(group, "serve", "answer TypeSafe, OpenAI and judge clients over HTTP", "[options]", serve.serve)
     _add_model_options(serving)
     serve.add_options(serving)
+
+    agents = _command(group, "mcp", "offer the file tools to agents (MCP)", "[options]", mcp.mcp)
+    mcp.add_options(agents)
+    _add_model_options(agents)
     return parser
 
 
@@ -178,6 +209,12 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         "--device", default="auto", metavar="NAME", help="auto, cpu, a backend, or a name from `devices`"
     )
     parser.add_argument("--gpu-layers", type=_count, metavar="N", help="layers on the GPU; 0: none (default: all)")
+    parser.add_argument(
+        "--no-self-check",
+        dest="self_check",
+        action="store_false",
+        help="use a GPU without comparing it with the CPU first",
+    )
     parser.add_argument(
         "--threads", type=_positive, metavar="N", help="CPU threads (default: the usable cores, up to 8)"
     )

@@ -26,8 +26,15 @@ _EXIT_BY_CODE = {"invalid_request": 2, "payload_too_large": 2, "deadline": 4, "a
 
 def decider_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of `Decider` that the options of a command name."""
-    names = ("config", "device", "gpu_layers", "threads", "context_tokens", "mode", "layout")
+    names = ("config", "device", "gpu_layers", "self_check", "threads", "context_tokens", "mode", "layout")
     return {name: getattr(arguments, name) for name in names}
+
+
+def port(text: str) -> int:
+    """Read a TCP port for an argument parser; 0: a free one."""
+    if not (text.isascii() and text.isdecimal() and int(text[:6]) <= 65535):
+        raise argparse.ArgumentTypeError(f"must be an integer from 0 to 65535, got {text!r}")
+    return int(text)
 
 
 def version() -> str:
@@ -57,11 +64,11 @@ def evaluate(arguments: argparse.Namespace) -> int:
                     f"the model took all of the {arguments.timeout:g} s to load; give a longer --timeout"
                 )
         if "evaluations" in request:
-            return _judge(decider, request, timeout, as_json=_wants_json(arguments))
+            return _judge(decider, request, timeout, as_json=wants_json(arguments))
         result = decider.evaluate(request["state"], request["questions"], timeout=timeout)
     wire = result.to_dict(diagnostics=arguments.diagnostics)
-    if _wants_json(arguments):
-        _print_json(wire)
+    if wants_json(arguments):
+        print_json(wire)
         return 0
     print(tables.answers(wire["answers"]))
     usage = f"{result.usage.input_tokens} tokens, {result.diagnostics.elapsed_ms:.0f} ms"
@@ -91,7 +98,7 @@ def rows(arguments: argparse.Namespace) -> int:
                     }
                 )
     if arguments.json:
-        _print_json(listing)
+        print_json(listing)
         return 0
     for number, entry in enumerate(listing):
         where = "/".join(tables.clean(entry[key]) for key in ("evaluation", "question") if key in entry)
@@ -102,18 +109,24 @@ def rows(arguments: argparse.Namespace) -> int:
 
 
 def devices(arguments: argparse.Namespace) -> int:
-    """List the devices of this machine."""
-    from decider_native import devices as list_devices
+    """List the devices of this machine, and the backend modules that found them or were left out."""
+    from decider_native import engine
 
-    found = list_devices()
+    found, modules, features = engine.devices(), engine.modules(), engine.cpu_features()
     if arguments.json:
-        _print_json([dataclasses.asdict(device) for device in found])
+        facts = {"devices": map(dataclasses.asdict, found), "modules": map(dataclasses.asdict, modules)}
+        print_json({**{name: list(items) for name, items in facts.items()}, "cpu_features": features})
         return 0
     cells = [
         (d.name, d.kind, d.backend, tables.size(d.memory_free), tables.size(d.memory_total), d.description)
         for d in found
     ]
     print(tables.table(("NAME", "KIND", "BACKEND", "FREE", "TOTAL", "DESCRIPTION"), cells))
+    print()
+    print(
+        tables.table(("MODULE", "BACKEND", "NOT IN USE"), [(m.file, m.backend or "", m.reason or "") for m in modules])
+    )
+    print("\nCPU features:", " ".join(name if value == "1" else f"{name}={value}" for name, value in features.items()))
     return 0
 
 
@@ -135,7 +148,7 @@ def models_list(arguments: argparse.Namespace) -> int:
         for entry in CATALOGUE
     ]
     if arguments.json:
-        _print_json(listing)
+        print_json(listing)
         return 0
     cells = [
         (
@@ -172,7 +185,7 @@ def info(arguments: argparse.Namespace) -> int:
     with _open_decider(arguments) as decider:
         facts = decider.info()
     if arguments.json:
-        _print_json(facts)
+        print_json(facts)
     else:
         print(_lines(facts))
     return 0
@@ -231,7 +244,7 @@ def _judge(decider: Decider, request: dict[str, Any], timeout: float | None, *, 
     response = decider.judge(request)
     failed = response["status"] != "ok"
     if as_json:
-        _print_json(response)
+        print_json(response)
     elif not failed:
         for number, (name, result) in enumerate(response["results"].items()):
             print(f"{chr(10) if number else ''}{tables.clean(name)}\n{tables.answers(result['answers'])}")
@@ -244,11 +257,11 @@ def _judge(decider: Decider, request: dict[str, Any], timeout: float | None, *, 
     return _EXIT_BY_CODE.get(response["code"], 5)
 
 
-def _wants_json(arguments: argparse.Namespace) -> bool:
+def wants_json(arguments: argparse.Namespace) -> bool:
     return arguments.json or not (arguments.table or sys.stdout.isatty())
 
 
-def _print_json(value: object) -> None:
+def print_json(value: object) -> None:
     """One line in a pipe, indented on a terminal."""
     print(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2 if sys.stdout.isatty() else None))
 

@@ -10,7 +10,7 @@ import sys
 
 from decider_native.errors import DeciderError, InvalidRequest
 
-from .commands import decider_options
+from .commands import decider_options, port
 
 __all__ = ["add_options", "serve"]
 
@@ -20,7 +20,7 @@ _MISSING = 'the server needs more packages; run `pip install "decider-native[ser
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the server; those of the model come beside them."""
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="port; 0 takes a free one (default: 8000)")
+    parser.add_argument("--port", type=port, default=8000, metavar="N", help="port; 0 takes a free one (default: 8000)")
     parser.add_argument(
         "--api-key-env",
         action="append",
@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--insecure", action="store_true", help="listen beyond this machine although no key is needed")
     parser.add_argument(
-        "--parallel-calls", type=int, default=2, metavar="N", help="requests at the model at once (default: 2)"
+        "--parallel-calls", type=int, default=8, metavar="N", help="requests at the model at once (default: 8)"
     )
     parser.add_argument("--max-queue", type=int, default=256, metavar="N", help="requests that may wait (default: 256)")
     parser.add_argument(
@@ -47,6 +47,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--idle-unload", type=float, metavar="MINUTES", help="free the model after so long without a request"
     )
     parser.add_argument("--preload", action="store_true", help="load the model at once, not on the first request")
+    parser.add_argument(
+        "--judges", metavar="FILE", help="a judges.toml, whose default judge answers the /v1/judge routes"
+    )
     parser.add_argument("--log-content", action="store_true", help="put what is asked in the access log")
     parser.add_argument(
         "--drain-timeout",
@@ -87,6 +90,7 @@ def serve(arguments: argparse.Namespace) -> int:
             max_request_bytes=arguments.max_request_bytes,
             max_timeout_ms=arguments.max_timeout_ms,
             log_content=arguments.log_content,
+            judges=arguments.judges,
         )
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from decider_native.answers import Result
 from decider_native.contract import Limits
 from decider_native.decider import Decider
 from decider_native.errors import DeciderError, InvalidRequest
+from decider_native.judges import Hub
 
 from .auth import Keys
 from .body import read_json
@@ -50,6 +52,8 @@ def create_app(settings: Settings | None = None) -> Starlette:
     ------
     ModelNotFound
         The model's name cannot be read. Whatever else is wrong with it, ``/health`` tells.
+    InvalidRequest
+        The judges' file cannot be read or is invalid.
     """
     return _Server(settings or Settings()).app
 
@@ -59,9 +63,10 @@ class _Server:
         self._settings = settings
         self._names = Names(settings.model, settings.strict_models)
         self._host = ModelHost(lambda: Decider(settings.model, **settings.decider), settings.idle_unload_seconds)
-        self._calls = Calls(self._host, settings.parallel_calls, settings.max_queue)
-        self._metrics = Metrics(self._host, self._calls.queue)
         self._limits = Limits(max_timeout_ms=settings.max_timeout_ms, max_request_bytes=settings.max_request_bytes)
+        self._hub = None if settings.judges is None else Hub.from_file(settings.judges, limits=self._limits)
+        self._calls = Calls(self._host, self._limits, settings.parallel_calls, settings.max_queue, self._hub)
+        self._metrics = Metrics(self._host, self._calls.queue)
         self._openapi = document(settings)
         self.app = Starlette(
             routes=[
@@ -91,6 +96,8 @@ class _Server:
             self._host.start()
         yield
         await self._host.close()
+        if self._hub is not None:
+            await asyncio.to_thread(self._hub.close)
 
     async def _systemone(self, request: Request) -> Response:
         body = await self._read(request)
@@ -110,7 +117,7 @@ class _Server:
     async def _judge(self, request: Request) -> Response:
         body = await self._read(request, any_model=True)
         deadline = min(self._deadline(request), _judge_deadline(request, body))
-        envelope = await self._calls.judge(request, request.state.client, deadline, body, self._limits)
+        envelope = await self._calls.judge(request, request.state.client, deadline, body)
         stats = envelope["stats"]
         stats["elapsed_ms"] = int(1000 * (time.monotonic() - request.state.started))
         request.state.facts.update(questions=stats["questions"], tokens=stats["input_tokens"])

@@ -6,17 +6,18 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
 from decider_native.answers import Result
-from decider_native.contract import Judge, Limits
+from decider_native.contract import DeciderJudge, Judge, Limits
 from decider_native.decider import Decider
 from decider_native.errors import Cancelled, DeadlineExceeded, DeciderError, InvalidRequest
+from decider_native.judges import DefaultJudge, Hub
 from decider_native.questions import Json, Question
 
 from .admission import FairQueue
@@ -26,6 +27,7 @@ from .wire import Evaluation
 
 __all__ = ["Calls"]
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 _STOP_INTERVAL = 0.05
@@ -38,12 +40,18 @@ class Calls:
     ----------
     host
         The model.
+    limits
+        What a judge::evaluate request may ask for.
     slots, capacity
         Calls that run at once, and calls that may wait.
+    hub
+        Its default judge answers judge::evaluate requests; None: the model does.
     """
 
-    def __init__(self, host: ModelHost, slots: int, capacity: int) -> None:
+    def __init__(self, host: ModelHost, limits: Limits, slots: int, capacity: int, hub: Hub | None = None) -> None:
         self.host = host
+        self._limits = limits
+        self._hub = hub
         self.queue = FairQueue(slots, capacity)
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="call")
         self._named: dict[tuple[str, str], asyncio.Task[Any]] = {}
@@ -81,11 +89,9 @@ class Calls:
             except InvalidRequest as error:
                 raise HttpError(422, error.message, place=current.places.get(error.question or "", ())) from None
 
-        return await self._run(request, client, deadline, work, cancel.set)
+        return await self._run(request, client, deadline, self.host.use(), work, cancel.set)
 
-    async def judge(
-        self, request: Request, client: str, deadline: float, body: dict[str, Any], limits: Limits
-    ) -> dict[str, Any]:
+    async def judge(self, request: Request, client: str, deadline: float, body: dict[str, Any]) -> dict[str, Any]:
         """Answer a judge::evaluate request that waited for its turn. Parameters and errors as for `evaluate`."""
         request_id = body.get("request_id")
         name = (client, request_id) if isinstance(request_id, str) else None
@@ -95,39 +101,51 @@ class Calls:
             body["expires_at_unix_ms"] = min(expires_ms, time.time_ns() // 1_000_000 + left_ms)
         judges: list[Judge] = []
 
-        def work(decider: Decider) -> dict[str, Any]:
-            judges.append(Judge(decider, limits=limits))
-            return judges[0].evaluate(body)
+        def work(judge: Judge) -> dict[str, Any]:
+            judges.append(judge)
+            return judge.evaluate(body)
 
         def stop() -> None:
             for judge in judges:
                 judge.cancel({"request_id": body["request_id"]})
 
-        return await self._run(request, client, deadline, work, stop, name)
+        return await self._run(request, client, deadline, self._judge(), work, stop, name)
 
     async def judge_models(
         self, request: Request, client: str, deadline: float, body: dict[str, Any]
     ) -> dict[str, Any]:
-        """List the loaded model. Parameters and errors as for `evaluate`."""
-        return await self._run(request, client, deadline, lambda decider: Judge(decider).models(body), _nothing)
+        """List the model. Parameters and errors as for `evaluate`."""
+        return await self._run(request, client, deadline, self._judge(), lambda judge: judge.models(body), _nothing)
 
     def cancel(self, client: str, request_id: str) -> bool:
         """Stop the call of this client that has this request id; whether there is one."""
         task = self._named.get((client, request_id))
         return task is not None and _cancel(task)
 
+    def _judge(self) -> AbstractAsyncContextManager[Judge]:
+        """Hold a judge of one call's own over what answers the judge routes."""
+        if self._hub is not None:
+            return nullcontext(DefaultJudge(self._hub, limits=self._limits))
+        return self._model_judge()
+
+    @asynccontextmanager
+    async def _model_judge(self) -> AsyncIterator[Judge]:
+        async with self.host.use() as decider:
+            yield DeciderJudge(decider, limits=self._limits)
+
     async def _run(
         self,
         request: Request,
         client: str,
         deadline: float,
-        work: Callable[[Decider], T],
+        source: AbstractAsyncContextManager[S],
+        work: Callable[[S], T],
         stop: Callable[[], object],
         name: tuple[str, str] | None = None,
     ) -> T:
         if name in self._named:
             raise InvalidRequest("is that of a call that still runs; give each its own", field="request_id")
-        call = asyncio.create_task(self._admitted(client, deadline, work, stop))
+        call = asyncio.create_task(self._admitted(client, deadline, source, work, stop))
         gone = asyncio.create_task(_disconnected(request))
         if name is not None:
             self._named[name] = call
@@ -145,19 +163,24 @@ class Calls:
                 del self._named[name]
 
     async def _admitted(
-        self, client: str, deadline: float, work: Callable[[Decider], T], stop: Callable[[], object]
+        self,
+        client: str,
+        deadline: float,
+        source: AbstractAsyncContextManager[S],
+        work: Callable[[S], T],
+        stop: Callable[[], object],
     ) -> T:
         async with AsyncExitStack() as held:
             try:
                 async with asyncio.timeout_at(deadline):
                     await held.enter_async_context(self.queue.slot(client))
-                    decider = await held.enter_async_context(self.host.use())
+                    answering = await held.enter_async_context(source)
             except TimeoutError as error:
                 if isinstance(error, DeciderError):
                     raise
                 what = "while the model was loading" if self.host.state == "loading" else "in the queue"
                 raise DeadlineExceeded(f"the deadline passed {what}; ask again later, or allow more time") from None
-            running = asyncio.get_running_loop().run_in_executor(self._threads, work, decider)
+            running = asyncio.get_running_loop().run_in_executor(self._threads, work, answering)
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:

@@ -19,6 +19,11 @@ STATUS = {
     "deadline": 504,
     "cancelled": 409,
     "provider_unavailable": 503,
+    "missing_key": 503,
+    "http": 502,
+    "transport": 502,
+    "invalid_response": 502,
+    "attempt_timeout": 504,
 }
 _CODES = {401: "missing_key", 413: "payload_too_large", 500: "provider_unavailable", 503: "provider_unavailable"}
 

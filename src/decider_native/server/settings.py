@@ -31,7 +31,7 @@ class Settings:
     max_queue
         Requests that may wait; one more is refused with 503.
     parallel_calls
-        Requests that are given to the model at once: it answers one while the others are prepared.
+        Requests that are given to the model at once: they are read together, and what they share is decoded once.
     max_request_bytes
         Largest body, both as sent and inflated.
     max_questions
@@ -42,6 +42,8 @@ class Settings:
         Time within which a request's body has to arrive.
     log_content
         Put the request's JSON in the access log.
+    judges
+        A ``judges.toml``: its default judge answers the routes under ``/v1/judge``. None: the model does.
 
     Raises
     ------
@@ -56,12 +58,13 @@ class Settings:
     preload: bool = False
     idle_unload_seconds: float | None = None
     max_queue: int = 256
-    parallel_calls: int = 2
+    parallel_calls: int = 8
     max_request_bytes: int = 8_388_608
     max_questions: int = 512
     max_timeout_ms: int = 300_000
     body_timeout_seconds: float = 30.0
     log_content: bool = False
+    judges: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would only fail later."""
