@@ -327,6 +327,7 @@ def test_devices_have_names_in_any_case(tiny_path: Path) -> None:
 
 
 def test_llama_cpp_logs_through_logging(tiny_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "decider_native.llama")  # a command that ran before may have set it
     with caplog.at_level(logging.DEBUG, "decider_native"):
         Engine(tiny_path, device="cpu", context_tokens=64).close()
     native = [record for record in caplog.records if record.name == "decider_native.llama"]
@@ -337,6 +338,7 @@ def test_llama_cpp_logs_through_logging(tiny_path: Path, tmp_path: Path, caplog:
     assert "CPU" in selected[0].message
 
     caplog.clear()
+    caplog.set_level(logging.ERROR, "decider_native.llama")
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(tiny_path.read_bytes()[:4096])
     with pytest.raises(ModelLoadError), caplog.at_level(logging.ERROR, "decider_native"):
