@@ -68,6 +68,10 @@ const char * kind_name(enum ggml_backend_dev_type type) {
     }
 }
 
+ggml_backend_reg_t cpu_registry() {
+    return ggml_backend_dev_backend_reg(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
+}
+
 bool is_registered(ggml_backend_reg_t reg) {
     for (size_t i = 0; i < ggml_backend_reg_count(); ++i) {
         if (ggml_backend_reg_get(i) == reg) {
@@ -145,12 +149,14 @@ std::vector<ModuleInfo> modules() {
     return result;
 }
 
+void * cpu_function(const char * name) {
+    return ggml_backend_reg_get_proc_address(cpu_registry(), name);
+}
+
 std::vector<std::pair<std::string, std::string>> cpu_features() {
-    ggml_backend_reg_t cpu = ggml_backend_dev_backend_reg(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
-    const auto get = reinterpret_cast<ggml_backend_get_features_t>(
-        ggml_backend_reg_get_proc_address(cpu, "ggml_backend_get_features"));
+    const auto get = reinterpret_cast<ggml_backend_get_features_t>(cpu_function("ggml_backend_get_features"));
     std::vector<std::pair<std::string, std::string>> result;
-    for (const ggml_backend_feature * f = get ? get(cpu) : nullptr; f && f->name; ++f) {
+    for (const ggml_backend_feature * f = get ? get(cpu_registry()) : nullptr; f && f->name; ++f) {
         result.emplace_back(f->name, f->value);
     }
     return result;

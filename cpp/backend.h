@@ -44,6 +44,9 @@ std::vector<ModuleInfo> modules();
 // What the CPU module in use was compiled for, and other facts it tells: "AVX2" "1", ...
 std::vector<std::pair<std::string, std::string>> cpu_features();
 
+// A function of the CPU module by its name, for the module is loaded at run time; null when it has none such.
+void * cpu_function(const char * name);
+
 // The device a request names: "auto" (the first GPU, else the CPU), "cpu", a backend ("vulkan", "metal") or an exact
 // device name ("Vulkan1"), in any case. Throws BackendError with the list of devices when there is none such.
 ggml_backend_dev_t find_device(const std::string & request);

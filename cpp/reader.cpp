@@ -54,15 +54,12 @@ int step_tokens_for(const Model & model, int cells) {
 
 }  // namespace
 
-// ggml's thread pool lives in the CPU module, which is loaded at run time: its functions are looked up by name.
+// ggml's thread pool, which lives in the CPU module.
 class Reader::ThreadPool {
   public:
     explicit ThreadPool(int threads) {
-        ggml_backend_reg_t cpu = ggml_backend_dev_backend_reg(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
-        const auto make = reinterpret_cast<decltype(&ggml_threadpool_new)>(
-            ggml_backend_reg_get_proc_address(cpu, "ggml_threadpool_new"));
-        free_ = reinterpret_cast<decltype(&ggml_threadpool_free)>(
-            ggml_backend_reg_get_proc_address(cpu, "ggml_threadpool_free"));
+        const auto make = reinterpret_cast<decltype(&ggml_threadpool_new)>(cpu_function("ggml_threadpool_new"));
+        free_ = reinterpret_cast<decltype(&ggml_threadpool_free)>(cpu_function("ggml_threadpool_free"));
         ggml_threadpool_params params = ggml_threadpool_params_default(threads);
         pool_ = make && free_ ? make(&params) : nullptr;
         if (!pool_) {

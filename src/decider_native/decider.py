@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -18,10 +17,11 @@ from .answers import Answer, Diagnostics, Result, Usage
 from .chat import chat_layout
 from .config import LayoutName, ReadoutConfig, config_from_metadata
 from .context import Context
-from .contract import DeciderJudge
+from .contract import DeciderJudge, check_timeout
 from .engine import Engine, Mode, Readings
 from .errors import InvalidRequest, PayloadTooLarge
 from .models import ConfigSource, resolve
+from .off_loop import off_loop
 from .progress import Progress, showing
 from .prompts import Layout, Piece, PlainLayout, question_rows, render_state
 from .questions import Json, Kind, Question, Questions, parse_questions
@@ -298,17 +298,8 @@ class Decider:
 
     async def aevaluate(self, state: Json, questions: Questions, *, timeout: float | None = None) -> Result:
         """As `evaluate`, without blocking the event loop; cancelling the task stops the model."""
-        import asyncio  # most programs that import this package never need it
-
         cancel = threading.Event()
-        call = asyncio.create_task(asyncio.to_thread(self.evaluate, state, questions, timeout=timeout, cancel=cancel))
-        try:
-            return await asyncio.shield(call)
-        except asyncio.CancelledError:
-            cancel.set()
-            await asyncio.wait([call])
-            call.exception()  # retrieved, or the loop reports it as lost
-            raise
+        return await off_loop(lambda: self.evaluate(state, questions, timeout=timeout, cancel=cancel), cancel)
 
     def rows(self, state: Json, questions: Questions) -> list[Row]:
         """What the model reads for these questions, row by row. Errors as for `evaluate`."""
@@ -439,11 +430,7 @@ class Decider:
 
 def _deadline(timeout: float | None) -> float | None:
     """When a call must end, on the monotonic clock."""
-    if timeout is None:
-        return None
-    if not (isinstance(timeout, (int, float)) and math.isfinite(timeout) and timeout > 0):
-        raise InvalidRequest(f"must be a finite number of seconds > 0; got {timeout!r}", field="timeout")
-    return time.monotonic() + timeout
+    return None if timeout is None else time.monotonic() + check_timeout(timeout)
 
 
 def _left(deadline: float | None) -> float | None:

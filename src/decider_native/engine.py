@@ -317,19 +317,9 @@ class Engine:
         BackendError
             The device failed, or this process is a fork of the one that loaded the model.
         """
-        tokens = np.concatenate(rows) if rows else np.empty(0, dtype=np.int32)
-        ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
-        counts = np.asarray(label_counts, dtype=np.int32)
-        if cancelled is not None and cancelled():
-            raise Cancelled("the call was cancelled before the model was asked")
-        kept = np.asarray([0] * len(rows) if contexts is None else contexts, dtype=np.int32)
-        try:
-            evaluation = self._engine.evaluate(
-                tokens, ends, counts, kept, timeout=timeout, cancelled=cancelled, progress=progress
-            )
-        finally:
-            _forward_log()
-        logits = np.split(evaluation.logits, np.cumsum(counts)[:-1]) if len(counts) else []
+        kept = [0] * len(rows) if contexts is None else contexts
+        evaluation = self._run(rows, label_counts, kept, timeout, cancelled, progress)
+        logits = np.split(evaluation.logits, np.cumsum(label_counts)[:-1]) if rows else []
         readings = (
             Reading(row, min(1.0, float(np.exp(row.astype(np.float64) - normalizer).sum())))
             for row, normalizer in zip(logits, evaluation.log_normalizers, strict=True)
@@ -351,12 +341,24 @@ class Engine:
         Arguments and errors as for `read`; the context must be shorter than `context_tokens`.
         """
         row = np.append(context, context[-1:])  # a row reads at least one token behind its context
-        ends, counts = np.array([len(row)], np.int64), np.ones(1, np.int32)
-        kept = np.array([len(context)], np.int32)
+        return self._run([row], [1], [len(context)], timeout, cancelled, progress, pin=True).context
+
+    def _run(
+        self,
+        rows: Sequence[TokenIds],
+        label_counts: Sequence[int],
+        contexts: Sequence[int],
+        timeout: float | None,
+        cancelled: Callable[[], bool] | None,
+        progress: Callable[[int, int], None] | None,
+        *,
+        pin: bool = False,
+    ) -> _native.Evaluation:
+        if cancelled is not None and cancelled():
+            raise Cancelled("the call was cancelled before the model was asked")
+        arrays = _arrays(rows, label_counts, contexts)
         try:
-            return self._engine.evaluate(
-                row, ends, counts, kept, pin=True, timeout=timeout, cancelled=cancelled, progress=progress
-            ).context
+            return self._engine.evaluate(*arrays, pin=pin, timeout=timeout, cancelled=cancelled, progress=progress)
         finally:
             _forward_log()
 
@@ -390,13 +392,23 @@ def _check_device(path: str, model: _native.Model, engine: _native.Engine, threa
 
 def _label_probabilities(engine: _native.Engine, rows: list[TokenIds], labels: int) -> NDArray[np.float64]:
     """Softmax over the first labels at the end of each row, shape (rows, labels)."""
-    ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
-    counts, contexts = np.full(len(rows), labels, np.int32), np.zeros(len(rows), np.int32)
-    read = engine.evaluate(np.concatenate(rows), ends, counts, contexts)
+    read = engine.evaluate(*_arrays(rows, [labels] * len(rows), [0] * len(rows)))
     logits = read.logits.astype(np.float64).reshape(len(rows), labels)
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
     return probabilities
+
+
+def _arrays(
+    rows: Sequence[TokenIds], label_counts: Sequence[int], contexts: Sequence[int]
+) -> tuple[TokenIds, NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
+    """Rows as the extension takes them: all tokens, where each row ends, how many labels, how long its context is."""
+    return (
+        np.concatenate(rows) if rows else np.empty(0, dtype=np.int32),
+        np.cumsum([len(row) for row in rows], dtype=np.int64),
+        np.asarray(label_counts, dtype=np.int32),
+        np.asarray(contexts, dtype=np.int32),
+    )
 
 
 def devices() -> list[Device]:

@@ -15,9 +15,20 @@ import pytest
 from decider_native.judges import Hub
 from server_process import Serve, Server, serve, server, wait_for
 
-__all__ = ["Serve", "Server", "Stub", "WriteHub", "ask", "local_table", "serve", "server", "wait_for"]
+__all__ = ["TWO", "Serve", "Server", "Stub", "WriteHub", "ask", "local_table", "serve", "server", "wait_for"]
 
 WriteHub = Callable[..., Hub]
+TWO = """
+default = "low"
+[judges.low]
+provider = "mock"
+model = "low"
+answers = { q = 0.1 }
+[judges.high]
+provider = "mock"
+model = "high"
+answers = { q = 0.9 }
+"""
 NOUL = {"type": "noul", "instructions": "Is it urgent?"}
 
 

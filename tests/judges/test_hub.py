@@ -14,19 +14,7 @@ from decider_native import DeciderError
 from decider_native.judges import AttemptTimeout, HttpFailure, InvalidResponse, MissingKey, TransportFailure
 from small_gguf import write_llama
 
-from .conftest import Server, Stub, WriteHub, ask, local_table
-
-TWO = """
-default = "low"
-[judges.low]
-provider = "mock"
-model = "low"
-answers = { q = 0.1 }
-[judges.high]
-provider = "mock"
-model = "high"
-answers = { q = 0.9 }
-"""
+from .conftest import TWO, Server, Stub, WriteHub, ask, local_table
 
 
 def noul(envelope: dict[str, Any]) -> Any:

@@ -14,23 +14,17 @@ import pytest
 from decider_native import DeciderError, InvalidRequest
 from decider_native.judges import Hub, MissingKey, Session
 
-from .conftest import Stub, WriteHub, ask, wait_for
+from .conftest import TWO, Stub, WriteHub, ask, wait_for
 
-FILE = """
-default = "low"
-[judges.low]
-provider = "mock"
-model = "low"
-answers = { q = 0.1 }
-[judges.high]
-provider = "mock"
-model = "high"
-answers = { q = 0.9 }
+FILE = (
+    TWO
+    + """
 [judges.far]
 provider = "systemone"
 host = "https://far.example"
 key_env = "FAR_KEY"
 """
+)
 KEYS = ["server", "provider", "host", "model", "actor", "at"]
 
 

@@ -163,7 +163,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     use = _command(action, "use", "make a judge the default", "[options] NAME", judges.choose, "judges ")
     use.add_argument("name", metavar="NAME", help="a judge, or none")
-    nobody = _command(action, "none", "let no judge be the default", "[options]", judges.choose_none, "judges ")
+    nobody = _command(action, "none", "let no judge be the default", "[options]", judges.choose, "judges ")
+    nobody.set_defaults(name="none")
     for command in (known, test, use, nobody):
         judges.add_file_option(command)
     for command in (known, test):

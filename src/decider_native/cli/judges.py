@@ -8,7 +8,7 @@ from typing import Any
 
 from . import commands, tables
 
-__all__ = ["add_file_option", "choose", "choose_none", "show", "test"]
+__all__ = ["add_file_option", "choose", "show", "test"]
 
 _TEST_QUESTION = {
     "id": "test",
@@ -85,12 +85,6 @@ def choose(arguments: argparse.Namespace) -> int:
     write_default(arguments.judges, arguments.name)
     print(f"the default judge of {tables.clean(arguments.judges)} is {arguments.name} now")
     return 0
-
-
-def choose_none(arguments: argparse.Namespace) -> int:
-    """Let there be no default."""
-    arguments.name = "none"
-    return choose(arguments)
 
 
 def _outcome(envelope: dict[str, Any], price: float | None) -> tuple[object, ...]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-import logging
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING
@@ -15,6 +13,7 @@ from decider_native.errors import DeciderError
 
 from .ask import add_judge_options, open_hub
 from .commands import decider_options, port
+from .serve import log_to_stderr, run_app
 
 if TYPE_CHECKING:
     from decider_native.contract import Judge
@@ -36,16 +35,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def mcp(arguments: argparse.Namespace) -> int:
     """Serve until standard input ends, or a signal."""
     try:
-        import uvicorn
+        import uvicorn  # noqa: F401 - found missing before anything is done
 
         from decider_native.mcp import create_server
     except ModuleNotFoundError as error:
         raise DeciderError(f"{_MISSING} (there is no {error.name})") from None
     from decider_native.files import FileTools
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
-    if not arguments.verbose:
-        logging.getLogger("decider_native.llama").setLevel(logging.WARNING)
+    log_to_stderr(arguments.verbose)
     with _judge(arguments) as judge:
         server = create_server(FileTools(judge, arguments.root))
         if not arguments.http:
@@ -53,9 +50,7 @@ def mcp(arguments: argparse.Namespace) -> int:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             server.run("stdio")
             return 0
-        signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it again when all is done; that is no failure
-        app = server.streamable_http_app(host=_HOST)
-        uvicorn.run(app, host=_HOST, port=arguments.port, access_log=False, log_config=None)
+        run_app(server.streamable_http_app(host=_HOST), host=_HOST, port=arguments.port)
     return 0
 
 

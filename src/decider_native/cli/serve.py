@@ -7,12 +7,13 @@ import ipaddress
 import logging
 import signal
 import sys
+from typing import Any
 
 from decider_native.errors import DeciderError, InvalidRequest
 
 from .commands import decider_options, port
 
-__all__ = ["add_options", "serve"]
+__all__ = ["add_options", "log_to_stderr", "run_app", "serve"]
 
 _MISSING = 'the server needs more packages; run `pip install "decider-native[server]"`'
 
@@ -63,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def serve(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, then finish what was accepted."""
     try:
-        import uvicorn
+        import uvicorn  # noqa: F401 - found missing before anything is done
 
         from decider_native.server import Settings, create_app
         from decider_native.server.auth import keys_from_environment
@@ -93,22 +94,32 @@ def serve(arguments: argparse.Namespace) -> int:
             judges=arguments.judges,
         )
     )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
-    if not arguments.verbose:
-        logging.getLogger("decider_native.llama").setLevel(logging.WARNING)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it again when all is done; that is no failure
-    uvicorn.run(
+    log_to_stderr(arguments.verbose)
+    run_app(
         app,
         host=arguments.host,
         port=arguments.port,
         http="h11",  # it bounds the size of headers; httptools does not
         ws="none",
-        access_log=False,  # the app has its own
-        log_config=None,
         server_header=False,
         timeout_graceful_shutdown=arguments.drain_timeout,
     )
     return 0
+
+
+def log_to_stderr(verbose: bool) -> None:
+    """Show the log of a command that goes on until it is told to end; llama.cpp's own lines only when verbose."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
+    if not verbose:
+        logging.getLogger("decider_native.llama").setLevel(logging.WARNING)
+
+
+def run_app(app: Any, **options: Any) -> None:
+    """Run an ASGI app with uvicorn and its `options` until a signal ends it."""
+    import uvicorn
+
+    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it again when all is done; that is no failure
+    uvicorn.run(app, access_log=False, log_config=None, **options)  # the app has its own access log, if any
 
 
 def _is_loopback(host: str) -> bool:

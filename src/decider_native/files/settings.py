@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..contract import check_timeout
 from ..errors import InvalidRequest
 
 __all__ = ["PREFIX", "Settings"]
@@ -57,8 +58,7 @@ class Settings:
             count = getattr(self, name)
             if not isinstance(count, int) or not 1 <= count <= most:
                 raise InvalidRequest(f"must be from 1 to {most}; got {count!r}", field=name)
-        if not isinstance(self.timeout, int | float) or not 0 < self.timeout < math.inf:
-            raise InvalidRequest(f"must be a finite number of seconds > 0; got {self.timeout!r}", field="timeout")
+        check_timeout(self.timeout)
         for name in ("price_in", "price_out"):
             price = getattr(self, name)
             if price is not None and not (isinstance(price, int | float) and 0 <= price < math.inf):

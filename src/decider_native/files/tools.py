@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import math
 import os
 import threading
 import time
@@ -12,8 +10,9 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from ..contract import Call, Judge
+from ..contract import Call, Judge, check_timeout
 from ..errors import DeciderError, InvalidRequest
+from ..off_loop import off_loop
 from ..progress import Progress
 from ..questions import MAX_OPTIONS, Choice, Json, Kind, Question
 from .asking import Asking, Replies
@@ -64,14 +63,7 @@ def _asynchronous(
         cancel = kwargs.get("cancel")
         if not isinstance(cancel, threading.Event):
             cancel = kwargs["cancel"] = threading.Event()
-        call = asyncio.create_task(asyncio.to_thread(method, self, *args, **kwargs))
-        try:
-            return await asyncio.shield(call)
-        except asyncio.CancelledError:
-            cancel.set()
-            call.add_done_callback(lambda done: done.cancelled() or done.exception())  # or the loop reports it as lost
-            await asyncio.wait([call])
-            raise
+        return await off_loop(lambda: method(self, *args, **kwargs), cancel)
 
     twin.__name__ = f"a{method.__name__}"
     twin.__qualname__ = f"FileTools.{twin.__name__}"
@@ -387,9 +379,7 @@ class FileTools:
     def _call(self, timeout: float | None, cancel: threading.Event | None) -> Call:
         if not self.settings.enabled:
             raise DeciderError(f"the file tools are switched off; set {PREFIX}ENABLED=1 to switch them on")
-        seconds = self.settings.timeout if timeout is None else timeout
-        if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise InvalidRequest(f"must be a finite number of seconds > 0; got {seconds!r}", field="timeout")
+        seconds = check_timeout(self.settings.timeout if timeout is None else timeout)
         return Call(deadline=time.monotonic() + seconds, cancel=cancel or threading.Event())
 
     @contextmanager
