@@ -22,7 +22,7 @@ from decider_native.decider import Questions
 Unit: TypeAlias = Literal["s", "tokens/s", "bytes"]
 
 LLAMA = "llama-bench"
-FIRST, CALLS, FAST = "first call", "64 calls", "mode='fast'"
+FIRST, CALLS, FAST, ONE_ROW = "first call", "64 calls", "mode='fast'", "one row a step"
 TICKETS, TICKET_TOKENS = 64, 60
 
 
@@ -147,16 +147,16 @@ def many(bench: Bench) -> Outcome:
     return Outcome(take_turns({OURS: together, CALLS: apart}, bench.repeats), one_at_a_time)
 
 
-def modes(bench: Bench) -> Outcome:
-    """What it costs that answers do not depend on their neighbours."""
+def settings(bench: Bench, deciders: dict[str, Decider]) -> Outcome:
+    """The same questions to the same model, opened in different ways."""
 
     def ask(decider: Decider) -> float:
         state = bench.state(300)
         return seconds(lambda: decider.evaluate(state, EIGHT))
 
-    for decider in (bench.decider, bench.fast):
+    for decider in deciders.values():
         ask(decider)
-    return Outcome(take_turns({OURS: partial(ask, bench.decider), FAST: partial(ask, bench.fast)}, bench.repeats))
+    return Outcome(take_turns({name: partial(ask, decider) for name, decider in deciders.items()}, bench.repeats))
 
 
 def memory(bench: Bench) -> Outcome:
@@ -197,6 +197,19 @@ CASES = {
     ),
     "again": Case("the second call about a state of 1,500 tokens, 2 questions", "s", FIRST, 8.0, second_call),
     "many": Case("64 states of 60 tokens, 4 questions each, in one call", "s", CALLS, 1.05, many),
-    "modes": Case("8 questions about a state of 300 tokens, exact against fast", "s", FAST, 1 / 1.03, modes),
+    "modes": Case(
+        "8 questions about a state of 300 tokens, exact against fast",
+        "s",
+        FAST,
+        1 / 1.03,
+        lambda bench: settings(bench, {OURS: bench.decider, FAST: bench.fast}),
+    ),
+    "steps": Case(
+        "8 questions about a state of 300 tokens, context_tokens=1024: four rows a step against one",
+        "s",
+        ONE_ROW,
+        1.0,
+        lambda bench: settings(bench, {OURS: bench.short[4], ONE_ROW: bench.short[1]}),
+    ),
     "memory": Case("peak memory beyond the weights, 8 questions about 8,000 tokens", "bytes", LLAMA_CPP, 0.6, memory),
 }

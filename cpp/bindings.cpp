@@ -83,8 +83,8 @@ struct EngineDeleter {
     }
 };
 
-std::shared_ptr<Engine> make_engine(std::shared_ptr<Model> model, int threads, int context_tokens, int parallel_rows,
-                                    size_t context_cache_bytes) {
+std::shared_ptr<Engine> make_engine(std::shared_ptr<Model> model, int threads, int context_tokens,
+                                    std::optional<int> parallel_rows, size_t context_cache_bytes) {
     const nb::gil_scoped_release release;
     return {new Engine(std::move(model), EngineOptions{threads, context_tokens, parallel_rows, context_cache_bytes}),
             EngineDeleter{}};
@@ -137,6 +137,38 @@ Evaluation evaluate(Engine & engine, const Input<int32_t> & tokens, const Input<
         throw nb::python_error();
     }
     return evaluation;
+}
+
+// A plan as tuples: ("decode", [(sequence, row, begin, end, padding, read), ...]), ("fork", source, target),
+// ("drop", sequence), ("save", sequence, row, tokens).
+nb::list plan_steps(const Input<int32_t> & tokens, const Input<int64_t> & row_ends, const Input<int32_t> & contexts,
+                    int restored, int step_tokens, int min_step_tokens, int sequences, int rows_per_step,
+                    int step_cost) {
+    std::vector<Row> rows;
+    int64_t begin = 0;
+    for (const int64_t end : to_vector(row_ends)) {
+        rows.emplace_back(tokens.data() + begin, end - begin);
+        begin = end;
+    }
+    const Plan plan = make_plan(rows, {step_tokens, min_step_tokens, sequences, rows_per_step, step_cost},
+                                {to_vector(contexts), restored});
+    nb::list steps;
+    for (const Step & step : plan.steps) {
+        if (const auto * decode = std::get_if<Decode>(&step)) {
+            nb::list segments;
+            for (const Segment & s : decode->segments) {
+                segments.append(nb::make_tuple(s.sequence, s.row, s.begin, s.end, s.padding, s.read));
+            }
+            steps.append(nb::make_tuple("decode", segments));
+        } else if (const auto * fork = std::get_if<Fork>(&step)) {
+            steps.append(nb::make_tuple("fork", fork->source, fork->target));
+        } else if (const auto * drop = std::get_if<Drop>(&step)) {
+            steps.append(nb::make_tuple("drop", drop->sequence));
+        } else if (const auto * save = std::get_if<Save>(&step)) {
+            steps.append(nb::make_tuple("save", save->sequence, save->row, save->tokens));
+        }
+    }
+    return steps;
 }
 
 }  // namespace
@@ -230,7 +262,7 @@ NB_MODULE(_native, m) {
         .def_prop_ro("exact", &Model::exact);
 
     nb::class_<Engine>(m, "Engine", "One context and the thread that owns it. Thread-safe.")
-        .def(nb::new_(&make_engine), "model"_a, "threads"_a, "context_tokens"_a, "parallel_rows"_a,
+        .def(nb::new_(&make_engine), "model"_a, "threads"_a, "context_tokens"_a, "parallel_rows"_a.none(),
              "context_cache_bytes"_a)
         .def("evaluate", &evaluate, "tokens"_a, "row_ends"_a, "label_counts"_a, "contexts"_a, "pin"_a = false,
              "timeout"_a.none() = nb::none(), "cancelled"_a.none() = nb::none(), "progress"_a.none() = nb::none())
@@ -245,8 +277,15 @@ NB_MODULE(_native, m) {
             "Contexts kept, and their bytes.")
         .def_prop_ro("step_tokens", &Engine::step_tokens)
         .def_prop_ro("min_step_tokens", &Engine::min_step_tokens)
-        .def_prop_ro("sequences", &Engine::sequences);
+        .def_prop_ro("sequences", &Engine::sequences)
+        .def_prop_ro("parallel_rows", &Engine::parallel_rows);
 
+    m.def("plan_steps", &plan_steps, "tokens"_a, "row_ends"_a, "contexts"_a, nb::kw_only(), "restored"_a,
+          "step_tokens"_a, "min_step_tokens"_a, "sequences"_a, "rows_per_step"_a, "step_cost"_a,
+          nb::sig("def plan_steps(tokens: NDArray[numpy.int32], row_ends: NDArray[numpy.int64], contexts: "
+                  "NDArray[numpy.int32], *, restored: int, step_tokens: int, min_step_tokens: int, sequences: int, "
+                  "rows_per_step: int, step_cost: int) -> list[tuple[object, ...]]"),
+          "How a call's rows would be decoded; for tests of the planner.");
     m.def("devices", [] {
         load_backends(library_directory());
         return devices();

@@ -258,7 +258,10 @@ int Engine::min_step_tokens() const {
     return state_->budget.min_step_tokens;
 }
 int Engine::sequences() const {
-    return state_->budget.sequences;
+    return state_->budget.all_sequences();
+}
+int Engine::parallel_rows() const {
+    return state_->budget.rows_per_step;
 }
 int Engine::context_tokens() const {
     return state_->context_tokens;

@@ -35,6 +35,7 @@ class Engine {
     int step_tokens() const;
     int min_step_tokens() const;
     int sequences() const;
+    int parallel_rows() const;
     int context_tokens() const;
     CacheInfo cache_info() const;
 

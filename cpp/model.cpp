@@ -211,6 +211,29 @@ std::string Model::chat_template() const {
     return text ? text : "";
 }
 
+ggml_type Model::cache_type() const {
+    return llama_model_ftype(model_.get()) == LLAMA_FTYPE_ALL_F32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
+}
+
+size_t Model::cell_bytes() const {
+    const auto read = [&](const std::string & key) {
+        char text[64] = "";
+        llama_model_meta_val_str(model_.get(), key.c_str(), text, sizeof text);
+        return std::string(text);
+    };
+    const std::string architecture = read("general.architecture");
+    const auto number = [&](const char * key, int otherwise) {
+        const int value = std::atoi(read(architecture + "." + key).c_str());
+        return size_t(value > 0 ? value : otherwise);
+    };
+    const int heads = llama_model_n_head(model_.get());
+    const int length = heads > 0 ? llama_model_n_embd(model_.get()) / heads : 0;
+    const size_t layers = llama_model_n_layer(model_.get()) / number("full_attention_interval", 1);
+    return layers * number("attention.head_count_kv", heads) *
+           (number("attention.key_length", length) + number("attention.value_length", length)) *
+           ggml_type_size(cache_type());
+}
+
 std::string Model::description() const {
     char text[256];
     llama_model_desc(model_.get(), text, sizeof text);

@@ -46,6 +46,8 @@ class Model {
     int vocabulary_size() const { return llama_vocab_n_tokens(vocabulary_); }
     int trained_context() const { return llama_model_n_ctx_train(model_.get()); }
     int attention_heads() const { return llama_model_n_head(model_.get()); }
+    ggml_type cache_type() const;  // of keys and values: as precise as the weights, but never smaller than F16
+    size_t cell_bytes() const;     // keys and values of one token, at most
     uint64_t parameters() const { return llama_model_n_params(model_.get()); }
     uint64_t size_bytes() const { return llama_model_size(model_.get()); }
     std::string device() const { return ggml_backend_dev_name(device_); }

@@ -114,62 +114,80 @@ class Planner {
         read_all(single, done, sequence);
     }
 
-    // Read single rows that hang at one node, up to rows_per_step of them in one decode step. The last row of all
-    // extends the node's own sequence.
-    void read_all(std::span<const size_t> single, int done, int sequence) {
-        while (!single.empty()) {
-            const size_t most = std::min({single.size(), size_t(budget_.rows_per_step), free_.size()});
-            const std::span<const size_t> now =
-                single.first(std::max<size_t>(1, std::min(most, fitting(single, done))));
-            single = single.subspan(now.size());
-            std::vector<int> sequences;
-            for (size_t i = 0; i < now.size(); ++i) {
-                sequences.push_back(single.empty() && i + 1 == now.size() ? sequence : fork(sequence));
+    // Read single rows that hang at one node. The last of all, when it has a step of its own, extends the node's
+    // sequence.
+    void read_all(std::vector<size_t> single, int done, int sequence) {
+        std::ranges::stable_sort(single, {}, [&](size_t at) { return rest(at, done); });
+        size_t first = 0;
+        for (const size_t last : arrange(single, done)) {
+            const std::span<const size_t> rows = std::span(single).subspan(first, last - first);
+            first = last;
+            if (rows.size() > 1) {
+                read_together(rows, done, sequence);
+                continue;
             }
-            if (now.size() == 1) {
-                read(now[0], done, sequences[0]);
-            } else {
-                Decode decode;
-                for (size_t i = 0; i < now.size(); ++i) {
-                    decode.segments.push_back(last_segment(now[i], done, sequences[i]));
-                }
-                push(std::move(decode));
-            }
-            for (const int used : sequences) {
-                if (used != sequence) {
-                    give_back(used);
-                }
+            const int own = last == single.size() ? sequence : fork(sequence);
+            read(rows[0], done, own);
+            if (own != sequence) {
+                give_back(own);
             }
         }
     }
 
-    // How many of `single`, counted from the front, fit into one step.
-    size_t fitting(std::span<const size_t> single, int done) const {
-        int tokens = 0;
-        size_t n = 0;
-        for (; n < single.size(); ++n) {
-            const Segment s = last_segment(single[n], done, 0);
-            tokens += s.end - s.begin + s.padding;
-            if (tokens > budget_.step_tokens) {
-                break;
+    // Where to cut `single`, sorted by length, into steps: the end of each, at the least cost in tokens.
+    std::vector<size_t> arrange(std::span<const size_t> single, int done) const {
+        std::vector<int64_t> cost{0};  // of the first rows, as many as its place says
+        std::vector<size_t> start{0};  // of the last step of these
+        for (size_t end = 1; end <= single.size(); ++end) {
+            const int longest = rest(single[end - 1], done);
+            cost.push_back(cost[end - 1] + budget_.step_cost + longest);
+            start.push_back(end - 1);
+            for (size_t rows = 2; rows <= std::min(end, size_t(budget_.rows_per_step)); ++rows) {
+                const int64_t tokens = int64_t(longest) * int64_t(rows);
+                if (tokens > budget_.step_tokens || saves(single[end - 1], done) || saves(single[end - rows], done)) {
+                    break;
+                }
+                const int64_t total = cost[end - rows] + budget_.step_cost + tokens;
+                if (total < cost[end]) {
+                    cost[end] = total;
+                    start[end] = end - rows;
+                }
             }
         }
-        return n;
+        std::vector<size_t> ends;
+        for (size_t end = single.size(); end > 0; end = start[end]) {
+            ends.insert(ends.begin(), end);
+        }
+        return ends;
     }
 
-    Segment last_segment(size_t at, int begin, int sequence) const {
+    // One step for several rows, padded to the length of the last, which is the longest.
+    void read_together(std::span<const size_t> rows, int done, int sequence) {
+        const int longest = rest(rows.back(), done);
+        Decode decode;
+        for (size_t i = 0; i < rows.size(); ++i) {
+            const int own = budget_.sequences + int(i);
+            plan_.steps.push_back(Fork{sequence, own});
+            decode.segments.push_back(last_segment(rows[i], done, own, longest));
+        }
+        push(std::move(decode));
+        for (size_t i = 0; i < rows.size(); ++i) {
+            plan_.steps.push_back(Drop{budget_.sequences + int(i)});
+        }
+    }
+
+    Segment last_segment(size_t at, int begin, int sequence, int tokens) const {
         const int end = length(at);
-        const int padding = std::max(0, budget_.min_step_tokens - (end - begin));
-        return {sequence, order_[at], begin, end, padding, true, range(at, at + 1)};
+        return {sequence, order_[at], begin, end, begin + tokens - end, true, range(at, at + 1)};
     }
 
     // Decode the rest of one row and read it; a long rest in even pieces.
     void read(size_t at, int done, int sequence) {
         done = save_context(at, at + 1, done, length(at) - 1, sequence);
-        const int rest = length(at) - done;
-        const int last = length(at) - rest / pieces(rest);
+        const int left = length(at) - done;
+        const int last = length(at) - left / pieces(left);
         extend(at, at + 1, done, last, sequence);
-        push(Decode{{last_segment(at, last, sequence)}});
+        push(Decode{{last_segment(at, last, sequence, rest(at, last))}});
     }
 
     // Decode tokens [begin, end) that the rows order_[first, last) share, in even pieces no longer than a step.
@@ -186,6 +204,14 @@ class Planner {
     static Range range(size_t first, size_t last) { return {int(first), int(last)}; }
 
     int length(size_t at) const { return int(rows_[order_[at]].size()); }
+
+    // Whether the context of a row that is read alone ends after `done`, far enough to be saved.
+    bool saves(size_t at, int done) const {
+        return !contexts_.lengths.empty() && contexts_.lengths[order_[at]] - done >= budget_.min_step_tokens;
+    }
+
+    // Tokens of a step that decodes what is left of a row, padding included.
+    int rest(size_t at, int done) const { return std::max(budget_.min_step_tokens, length(at) - done); }
 
     void push(Decode decode) {
         for (const Segment & s : decode.segments) {

@@ -15,8 +15,11 @@ using Row = std::span<const Token>;
 struct Budget {
     int step_tokens;      // most tokens of one decode step, padding included; at least twice min_step_tokens
     int min_step_tokens;  // a shorter decode step is padded at its end, or not cut off at all; at least 1
-    int sequences;        // most sequences that live at the same time; at least 2
-    int rows_per_step;    // most rows that share one decode step; 1 makes a row's arithmetic its own
+    int sequences;        // most sequences of inner nodes that live at the same time; at least 2
+    int rows_per_step;    // most rows that share one decode step, in sequences of their own, which follow those above
+    int step_cost;        // what a decode step costs beyond its tokens, in tokens
+
+    int all_sequences() const { return sequences + (rows_per_step > 1 ? rows_per_step : 0); }
 };
 
 // Places in Plan::order: the rows that a step is for. When none of them is wanted any more it may be left out.
@@ -78,6 +81,9 @@ struct Plan {
 // Rows form a radix tree that is walked depth first; a node's state is forked for its children and extended in place
 // by the last of them. A branch that finds no free sequence is decoded without sharing below it. Every row keeps at
 // least its last token for itself: a decode step then reads each row at the end of a segment of its own.
+//
+// Rows that share a step are padded to one length, and lie in neighbouring sequences: llama.cpp then does not cut the
+// step into smaller ones. Which rows share a step is what costs least, padding and the steps themselves together.
 //
 // Rows must not be empty, and no row plus its padding may exceed what the caller's memory holds.
 Plan make_plan(std::span<const Row> rows, const Budget & budget, const Contexts & contexts = {});

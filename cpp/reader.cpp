@@ -24,6 +24,21 @@ constexpr int tree_sequences = 5;
 constexpr int exact_min_step_cpu = 8;
 constexpr int exact_min_step_gpu = 9;
 
+// The same holds for the outputs of a step, which the last matrix takes: they are at least two and fewer than a step's
+// tokens. More rows do not share one.
+constexpr int exact_max_rows_cpu = exact_min_step_cpu - 1;
+constexpr int exact_max_rows_gpu = exact_min_step_gpu - 1;
+
+// Rows that share a step where the caller does not say. In exact mode every one has memory of its own, and a CPU gains
+// little from the fifth on; together they may take so much of the weights' size.
+constexpr int usual_rows = 8;
+constexpr int exact_rows_cpu = 4;
+constexpr double exact_rows_share = 0.25;
+
+// What a decode step costs beyond its tokens, in tokens: launching kernels, waiting for threads, reading the weights.
+constexpr int step_cost_cpu = 8;
+constexpr int step_cost_gpu = 64;
+
 constexpr int largest_step = 512;
 constexpr int smallest_step = 64;
 
@@ -41,6 +56,19 @@ double log_normalizer(const float * logits, int n) {
         sum += std::exp(logits[i] - top);
     }
     return top + std::log(sum);
+}
+
+// Most rows that share a step, as the caller wants it or as the memory at hand suggests.
+int rows_for(const Model & model, int cells, std::optional<int> wanted) {
+    if (!model.exact()) {
+        return wanted.value_or(usual_rows);
+    }
+    if (wanted) {
+        return std::min(*wanted, model.on_gpu() ? exact_max_rows_gpu : exact_max_rows_cpu);
+    }
+    const int rows = model.on_gpu() ? usual_rows : exact_rows_cpu;
+    const double bytes = double(model.cell_bytes()) * cells * (tree_sequences + rows);
+    return bytes <= exact_rows_share * double(model.size_bytes()) ? rows : 1;
 }
 
 int step_tokens_for(const Model & model, int cells) {
@@ -125,30 +153,32 @@ struct Reader::Group {
 
 Reader::Reader(std::shared_ptr<const Model> m, const EngineOptions & options)
     : model_(std::move(m)), cache_(options.context_cache_bytes) {
-    const int parallel = model_->exact() ? 1 : std::max(1, options.parallel_rows);
     context_tokens_ = options.context_tokens;
     if (model_->trained_context() > 0) {
         context_tokens_ = std::min(context_tokens_, model_->trained_context());
     }
+    const bool exact = model_->exact();
+    const bool gpu = model_->on_gpu();
     const int step = step_tokens_for(*model_, context_tokens_);
-    const int exact_min_step = model_->on_gpu() ? exact_min_step_gpu : exact_min_step_cpu;
-    budget_ = {step, model_->exact() ? exact_min_step : 1, tree_sequences + parallel - 1, parallel};
-    // Beside the longest row there is room for its padding, or for the other rows of its step.
-    cells_ = context_tokens_ + (parallel > 1 ? step : exact_min_step);
+    const int exact_min_step = gpu ? exact_min_step_gpu : exact_min_step_cpu;
+    const int rows = rows_for(*model_, context_tokens_, options.parallel_rows);
+    budget_ = {step, exact ? exact_min_step : 1, tree_sequences, rows, gpu ? step_cost_gpu : step_cost_cpu};
+    // Rows of one step are exact when none sees the cells of another: every sequence has its own, and a fork copies
+    // them. Otherwise all share theirs: the longest row, and its padding or the other rows of its step.
+    const bool separate = exact && rows > 1;
+    cells_ = context_tokens_ + (rows > 1 && !separate ? step : exact_min_step);
 
     threads_ = std::make_unique<ThreadPool>(options.threads);
     llama_context_params params = llama_context_default_params();
-    params.n_ctx = cells_;
+    params.n_ctx = separate ? cells_ * budget_.all_sequences() : cells_;
     params.n_batch = step;
     params.n_ubatch = step;
-    params.n_seq_max = budget_.sequences;
-    params.n_outputs_max = budget_.sequences;
+    params.n_seq_max = budget_.all_sequences();
+    params.n_outputs_max = budget_.all_sequences();
     params.n_threads = options.threads;
     params.n_threads_batch = options.threads;
-    params.kv_unified = true;
-    if (llama_model_ftype(model_->get()) == LLAMA_FTYPE_ALL_F32) {  // keys and values as precise as the weights
-        params.type_k = params.type_v = GGML_TYPE_F32;
-    }
+    params.kv_unified = !separate;
+    params.type_k = params.type_v = model_->cache_type();
     params.flash_attn_type = model_->exact() ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
     params.no_perf = true;
     params.abort_callback = [](void * data) {
@@ -352,32 +382,36 @@ void Reader::keep(const std::shared_ptr<const ContextCache::Entry> & context, co
 }
 
 void Reader::decode(const Decode & step, const Group & group) {
-    batch_->clear();
-    std::vector<std::pair<int, std::vector<int>>> reads;  // place in the batch, numbers of the rows
+    std::vector<std::pair<Segment, std::vector<int>>> segments;  // that are still wanted, and the numbers of their rows
     for (const Segment & s : step.segments) {
-        std::vector<int> rows = group.wanted(s.rows, *listener_);
-        if (rows.empty()) {
-            continue;
+        if (std::vector<int> rows = group.wanted(s.rows, *listener_); !rows.empty()) {
+            segments.emplace_back(s, std::move(rows));
         }
-        if (s.sequence >= budget_.sequences || s.end + s.padding > cells_) {
+    }
+    if (segments.empty()) {
+        return;
+    }
+    batch_->clear();
+    const bool second_output = model_->exact() && segments.size() == 1;  // before the row's own, or behind it
+    std::vector<std::pair<int, std::span<const int>>> reads;             // place in the batch, numbers of the rows
+    for (const auto & [s, rows] : segments) {
+        if (s.sequence >= budget_.all_sequences() || s.end + s.padding > cells_) {
             throw BackendError("a decode step leaves the context's limits");  // llama.cpp would abort the process
         }
         for (int i = s.begin; i < s.end; ++i) {
-            batch_->add(group.rows[s.row][i], i, s.sequence, s.read && i + 1 == s.end);
+            const bool before = second_output && s.padding == 0 && i + 2 == s.end;
+            batch_->add(group.rows[s.row][i], i, s.sequence, s.read && (before || i + 1 == s.end));
         }
         listener_->decoded(rows, s.end - s.begin, s.padding);
         if (s.read) {
-            reads.emplace_back(batch_->size() - 1, std::move(rows));
+            reads.emplace_back(batch_->size() - 1, rows);
         }
         for (int i = 0; i < s.padding; ++i) {
-            batch_->add(0, s.end + i, s.sequence, false);
+            batch_->add(0, s.end + i, s.sequence, second_output && i == 0);
         }
     }
     if (batch_->size() > budget_.step_tokens) {
         throw BackendError("a decode step is longer than the context's batch");
-    }
-    if (batch_->size() == 0) {
-        return;
     }
     LogCapture log;
     const int32_t code = llama_decode(context_.get(), batch_->view());

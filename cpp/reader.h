@@ -16,10 +16,10 @@ namespace decider {
 using Clock = std::chrono::steady_clock;
 
 struct EngineOptions {
-    int threads = 1;                 // CPU threads of one decode step
-    int context_tokens = 16384;      // longest row, in tokens
-    int parallel_rows = 8;           // rows that share one decode step when the model is not exact
-    size_t context_cache_bytes = 0;  // bound of the states kept between calls
+    int threads = 1;                   // CPU threads of one decode step
+    int context_tokens = 16384;        // longest row, in tokens
+    std::optional<int> parallel_rows;  // rows that share one decode step; none: what the model and its memory suggest
+    size_t context_cache_bytes = 0;    // bound of the states kept between calls
 };
 
 // What a call asks: rows of tokens, and for each how many labels (the first n of Model::labels) it wants logits of.

@@ -127,7 +127,7 @@ def test_the_common_prefix_leaves_every_row_a_token(
 
 def test_compare_measures_every_case(compared: Path) -> None:
     cases = {case["name"]: case for case in read(compared)["cases"]}
-    assert list(cases) == ["short", "long", "rate", "scores", "again", "many", "modes", "memory"]
+    assert list(cases) == ["short", "long", "rate", "scores", "again", "many", "modes", "steps", "memory"]
     assert "missing" in cases["rate"]["contestants"]["llama-bench"]["left_out"]
     for name, case in cases.items():
         ours, peer = (case["contestants"][who] for who in ("decider_native", case["peer"]))

@@ -48,6 +48,38 @@ class TestMapping:
         assert temperatures.of("score", 1) == temperatures.of("noul", 2) == pytest.approx(10.12 - 1.63 * math.log(2))
         assert OptionsTemperature(1.0, -1.0, 0.5).of(255) == 0.5
 
+    @pytest.mark.parametrize(
+        ("data", "temperatures"),
+        [
+            ({"temperature_schema_first": 1.2, "temperature_schema_first_by_type": {"noul": 3}}, [3, 1.2, 1.2]),
+            ({"temperature": 1.6, "temperature_by_type": {"choice": 1.4}}, [1.6, 1.4, 1.6]),
+            (
+                {
+                    "temperature_by_type": {"noul": 2, "choice": 3},
+                    "temperature_schema_first_by_type": {"noul": 4},
+                },
+                [4, 3, 1],
+            ),
+            ({"temperature": 2, "temperature_by_options": {"a": 9, "b": 1}}, [2, 2, 2]),
+        ],
+    )
+    @pytest.mark.parametrize("declared", ["schema_first", "schema_first_trained"])
+    def test_questions_first(self, data: dict[str, Any], temperatures: list[float], declared: str) -> None:
+        """As decider-ai's temperature.from_config has it."""
+        config = config_from_mapping(data | {declared: True}, FILE)
+        assert config.layout == "plain"
+        asked = config.override(layout="schema_first")
+        assert asked.layout == "schema_first"
+        assert [asked.temperatures.of(kind, 2) for kind in KINDS] == temperatures
+        assert config.override(5, layout="schema_first").temperatures == Temperatures(5)
+
+    def test_questions_first_is_refused_where_the_model_does_not_know_it(self) -> None:
+        for data in ({}, {"schema_first": False, "temperature_schema_first": 2}):
+            with pytest.raises(ConfigError, match="trained for it"):
+                config_from_mapping(data, FILE).override(layout="schema_first")
+        with pytest.raises(ConfigError, match="schema_first must be true or false"):
+            config_from_mapping({"schema_first": 1}, FILE)
+
     def test_by_options_has_a_floor_of_its_own(self) -> None:
         data = {"temperature_by_options": {"a": 0, "b": -1}}
         assert config_from_mapping(data, FILE).temperatures.of("choice", 9) == 0.05

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from decider_native import Decider, Noul, Result
+from decider_native import Decider, InvalidRequest, Noul, Result
 from decider_native.decider import Questions
 from decider_native.questions import Json
 
@@ -89,6 +89,26 @@ def test_the_bound_holds_and_the_oldest_leaves_first(tiny_path: Path) -> None:
         info = decider.info()
         assert info["cached_contexts"] == 2
         assert info["cached_bytes"] <= 2.5 * each
+
+
+def test_with_questions_first_it_is_the_questions_that_are_known(tiny_path: Path) -> None:
+    config = {"schema_first_trained": True}
+    question: Questions = {"depot": Noul(f"Was the parcel at the depot that this story names? {STORY}")}
+    states = ["On day 3 it was at depot 8.", "Nobody knows.", "It came on day 40."]
+    apart = [Decider(tiny_path, device="cpu", threads=1, config=config, layout="schema_first") for _ in states]
+    alone = [decider.evaluate(state, question) for decider, state in zip(apart, states, strict=True)]
+    rows = [apart[0].rows(state, question)[0].ids.tolist() for state in states]
+    shared = next(i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1)
+    together = apart[0].evaluate_many((state, question) for state in [*states[1:], states[0]])
+    block = together[0].diagnostics.reused_tokens
+    assert block == shared - 4  # two newlines, "Context", ":" and a newline are shared too
+    assert together[0].diagnostics.decoded_tokens == sum(len(row) - block for row in rows)
+    assert [result.answers for result in together] == [result.answers for result in [*alone[1:], alone[0]]]
+    assert apart[1].evaluate_many((state, question) for state in states)[0].diagnostics.reused_tokens == block
+    with pytest.raises(InvalidRequest, match="'schema_first' layout"):
+        apart[0].context(states[0])
+    for decider in apart:
+        decider.close()
 
 
 def test_no_cache_keeps_nothing(tiny_path: Path) -> None:

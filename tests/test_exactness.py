@@ -45,16 +45,17 @@ EVALUATIONS: list[tuple[Json, Questions]] = [
 
 
 class Reader:
-    """An engine, and what it reads for a row that is alone in its call."""
+    """An engine, and what another one reads for a row that is alone in its call."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, one_row_a_step: Engine) -> None:
         self.engine = engine
+        self._one_row_a_step = one_row_a_step
         self._alone: dict[bytes, Reading] = {}
 
     def alone(self, row: TokenIds) -> Reading:
         key = row.tobytes()
         if key not in self._alone:
-            self._alone[key] = self.engine.read([row], [LABELS]).rows[0]
+            self._alone[key] = self._one_row_a_step.read([row], [LABELS]).rows[0]
         return self._alone[key]
 
     def check(
@@ -80,14 +81,33 @@ def path(request: pytest.FixtureRequest, make_model: Callable[..., Path]) -> Pat
 @pytest.fixture(scope="module")
 def decider(path: Path) -> Iterator[Decider]:
     with Decider(
-        path, device="cpu", threads=1, context_tokens=CONTEXT_TOKENS, temperature=TEMPERATURE, mode="exact"
+        path,
+        device="cpu",
+        threads=1,
+        context_tokens=CONTEXT_TOKENS,
+        temperature=TEMPERATURE,
+        parallel_questions=1,
+        mode="exact",
     ) as decider:
         yield decider
 
 
-@pytest.fixture(scope="module")
-def reader(decider: Decider) -> Reader:
-    return Reader(decider._engine)
+@pytest.fixture(scope="module", params=[1, 9], ids="{}_rows_a_step".format)
+def reader(request: pytest.FixtureRequest, path: Path, decider: Decider) -> Iterator[Reader]:
+    engine = decider._engine
+    if request.param > 1:
+        engine = Engine(
+            path,
+            device="cpu",
+            threads=1,
+            context_tokens=CONTEXT_TOKENS,
+            parallel_questions=request.param,
+            mode="exact",
+            context_cache_bytes=0,
+        )
+    yield Reader(engine, decider._engine)
+    if engine is not decider._engine:
+        engine.close()
 
 
 @pytest.fixture
@@ -144,7 +164,7 @@ def test_label_counts(reader: Reader, rng: np.random.Generator) -> None:
 def test_other_settings(path: Path, reader: Reader, rng: np.random.Generator) -> None:
     """A larger context, which means shorter steps, more threads and another number of parallel rows."""
     engine = Engine(
-        path, device="cpu", threads=2, context_tokens=6 * CONTEXT_TOKENS, parallel_questions=1, mode="exact"
+        path, device="cpu", threads=2, context_tokens=6 * CONTEXT_TOKENS, parallel_questions=2, mode="exact"
     )
     assert engine._engine.step_tokens < reader.engine._engine.step_tokens
     reader.check([*random_tree(rng, most=3), tokens(rng, engine._engine.step_tokens + 30)], engine)
@@ -201,12 +221,17 @@ def test_the_demo_model(rng: np.random.Generator) -> None:
         path = resolve("demo").path
     except ModelNotFound:
         pytest.skip("the demo model is not installed")
-    engine = Engine(path, device="cpu", threads=1, context_tokens=1024, mode="exact")
-    reader = Reader(engine)
-    reader.check(random_tree(rng, most=5))
+    engine, packing = (
+        Engine(path, device="cpu", threads=1, context_tokens=1024, parallel_questions=rows, mode="exact")
+        for rows in (1, 4)
+    )
+    reader = Reader(engine, engine)
     context = tokens(rng, 520)
-    reader.check([np.concatenate([context, tokens(rng, count)]) for count in (3, 14)])
+    for rows in (random_tree(rng, most=5), [np.concatenate([context, tokens(rng, count)]) for count in (3, 14)]):
+        reader.check(rows)
+        reader.check(rows, packing)
     engine.close()
+    packing.close()
 
 
 def test_fast_mode_is_close(path: Path, decider: Decider) -> None:

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from decider_native import Decider
-from golden import CASES, CONFIGS, check_answers
+from golden import CASES, CONFIGS, check_answers, configured
 
 
 @pytest.fixture(scope="module")
 def deciders(tiny_path: Path) -> dict[str, Decider]:
     return {
-        name: Decider(tiny_path, device="cpu", parse_special=True, config=config, threads=1)
-        for name, config in CONFIGS.items()
+        name: Decider(tiny_path, device="cpu", parse_special=True, threads=1, **configured(name)) for name in CONFIGS
     }
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from decider_native import BackendError, Decider, Noul, devices, engine
 from decider_native.engine import Engine
-from golden import CASES, CONFIGS, check_answers
+from golden import CASES, CONFIGS, check_answers, configured
 from token_rows import tokens
 
 GPUS = [device for device in devices() if device.kind in ("gpu", "igpu")]
@@ -24,7 +25,7 @@ def test_answers_are_those_of_decider_ai(config: str, make_model: Callable[..., 
     every = [case for case in CASES.values() if case["config"] == config]
     every.sort(key=lambda case: sum(len(row["ids"]) for row in case["rows"]))
     cases = every[:15:3]  # short ones: llvmpipe is slow
-    decider = Decider(make_model("qwen35", "F16"), parse_special=True, config=CONFIGS[config], self_check=False)
+    decider = Decider(make_model("qwen35", "F16"), parse_special=True, self_check=False, **configured(config))
     with decider:
         assert (decider.device, decider.mode) == (GPUS[0].name, "fast")
         results = decider.evaluate_many((case["state"], case["questions"]) for case in cases)
@@ -38,15 +39,24 @@ def test_in_exact_mode_a_row_is_the_same_bits_in_every_call(architecture: str, m
     context, question = tokens(rng, 70), tokens(rng, 12)
     ends = [tokens(rng, count) for count in (1, 4, 40)]
     rows = [np.concatenate([context, question, end]) for end in ends] + [np.concatenate([context, tokens(rng, 9)])]
-    reader = Engine(make_model(architecture, "F16"), mode="exact", context_tokens=512, self_check=False)
-    assert reader.device == GPUS[0].name
-    alone = [reader.read([row], [LABELS]).rows[0].logits for row in rows]
-    for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
-        together = reader.read([rows[i] for i in order], [LABELS] * len(rows))
-        assert together.decoded_tokens < sum(map(len, rows))
-        for i, reading in zip(order, together.rows, strict=True):
-            assert reading.logits.tobytes() == alone[i].tobytes()
-    reader.close()
+    alone: list[NDArray[np.float32]] = []
+    for parallel in (1, 8):  # a row a step, or as many as may share one
+        reader = Engine(
+            make_model(architecture, "F16"),
+            mode="exact",
+            context_tokens=512,
+            parallel_questions=parallel,
+            context_cache_bytes=0,
+            self_check=False,
+        )
+        assert (reader.device, reader.parallel_questions) == (GPUS[0].name, parallel)
+        alone = alone or [reader.read([row], [LABELS]).rows[0].logits for row in rows]
+        for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
+            together = reader.read([rows[i] for i in order], [LABELS] * len(rows))
+            assert together.decoded_tokens < sum(map(len, rows))
+            for i, reading in zip(order, together.rows, strict=True):
+                assert reading.logits.tobytes() == alone[i].tobytes()
+        reader.close()
 
 
 def test_layers_stay_where_they_are_told_to(make_model: Callable[..., Path]) -> None:

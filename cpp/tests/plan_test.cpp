@@ -31,7 +31,7 @@ class Simulator {
         }
         for (const Step & step : plan_.steps) {
             std::visit([&](const auto & s) { run(s); }, step);
-            CHECK(int(live_.size()) <= budget.sequences);
+            CHECK(int(live_.size()) <= budget.all_sequences());
         }
         CHECK(live_.empty());
         CHECK(plan_.decoded_tokens == decoded_);
@@ -53,7 +53,7 @@ class Simulator {
     void run(const Fork & fork) {
         CHECK(live_.contains(fork.source));
         CHECK(!live_.contains(fork.target));
-        CHECK(fork.target >= 0 && fork.target < budget_.sequences);
+        CHECK(fork.target >= 0 && fork.target < budget_.all_sequences());
         live_[fork.target] = live_[fork.source];
     }
 
@@ -83,6 +83,9 @@ class Simulator {
             CHECK(s.padding >= 0 && (s.padding == 0 || s.read));
             CHECK(s.read == (s.end == int(rows_[s.row].size())));
             CHECK(s.end - s.begin + s.padding >= budget_.min_step_tokens);
+            // or llama.cpp would cut the step
+            CHECK(s.sequence - decode.segments[0].sequence == int(&s - decode.segments.data()));
+            CHECK(s.end + s.padding == decode.segments[0].end + decode.segments[0].padding);
             std::vector<Cell> & held = live_[s.sequence];
             CHECK(int(held.size()) == s.begin);
             for (int i = s.begin; i < s.end; ++i) {
@@ -199,8 +202,8 @@ std::vector<Tokens> random_rows(std::mt19937 & random, int most_rows, int longes
 
 void test_random_rows() {
     std::mt19937 random(1935);
-    const Budget budgets[] = {{512, 8, 5, 1},  {16, 8, 2, 1}, {40, 8, 3, 1}, {2, 1, 2, 1},
-                              {512, 1, 12, 8}, {24, 1, 4, 3}, {32, 8, 6, 4}, {64, 4, 64, 1}};
+    const Budget budgets[] = {{512, 8, 5, 1, 8},  {16, 8, 2, 1, 8}, {40, 8, 3, 1, 8}, {2, 1, 2, 1, 8},
+                              {512, 1, 5, 8, 64}, {24, 1, 2, 3, 2}, {32, 8, 3, 4, 8}, {64, 4, 64, 1, 8}};
     for (const Budget & budget : budgets) {
         for (int i = 0; i < 1500 && failed_checks < 20; ++i) {
             const std::vector<Tokens> rows = random_rows(random, i % 10 ? 12 : 40, i % 3 ? 12 : 60);
@@ -221,7 +224,7 @@ void test_random_rows() {
 // Every question about a state has the state as its context; a state is as long as it likes and may start another.
 void test_random_contexts() {
     std::mt19937 random(2026);
-    const Budget budgets[] = {{512, 8, 5, 1}, {16, 8, 2, 1}, {512, 1, 12, 8}, {512, 4, 64, 1}};
+    const Budget budgets[] = {{512, 8, 5, 1, 8}, {16, 8, 2, 1, 8}, {512, 1, 5, 8, 64}, {512, 4, 64, 1, 8}};
     for (const Budget & budget : budgets) {
         for (int i = 0; i < 1500 && failed_checks < 20; ++i) {
             std::vector<Tokens> rows;
@@ -289,11 +292,11 @@ void check_plan(const std::vector<Tokens> & rows, const Budget & budget, int64_t
 }
 
 void test_examples() {
-    const Budget exact{512, 8, 5, 1};
+    const Budget exact{512, 8, 5, 1, 8};
     check_plan({}, exact, 0, 0, {});
     check_plan({{7}}, exact, 1, 7, {8});
-    // 20 shared tokens once, then 10, then 5 and 3 of padding
-    check_plan({joined(counted(20), Tokens(10, 100)), joined(counted(20), Tokens(5, 200))}, exact, 35, 3, {20, 10, 8});
+    // 20 shared tokens once, then the shorter end, of 5 tokens and 3 of padding, then 10
+    check_plan({joined(counted(20), Tokens(10, 100)), joined(counted(20), Tokens(5, 200))}, exact, 35, 3, {20, 8, 10});
     // the same rows again cost nothing
     check_plan({counted(30), counted(30), counted(30)}, exact, 30, 0, {30});
     // a row that is another's beginning keeps its last token: 19 shared, then 1 and 6
@@ -301,7 +304,7 @@ void test_examples() {
     // 7 shared tokens are too short a step: each row decodes them
     check_plan({counted(12, 100), joined(counted(7), Tokens(5, 200))}, exact, 24, 0, {12, 12});
     // a long row in even pieces, none of them a remainder
-    check_plan({counted(10)}, {4, 1, 2, 1}, 10, 0, {3, 4, 3});
+    check_plan({counted(10)}, {4, 1, 2, 1, 8}, 10, 0, {3, 4, 3});
     check_plan({counted(513)}, exact, 513, 0, {257, 256});
 
     // Two pairs: with sequences for both branchings 10 + 2 (10 + 10 + 10), with two sequences the pairs do not share.
@@ -310,12 +313,15 @@ void test_examples() {
     };
     const std::vector<Tokens> pairs = {leaf(100, 1), leaf(100, 2), leaf(200, 1), leaf(200, 2)};
     check_plan(pairs, exact, 70, 0, {10, 10, 10, 10, 10, 10, 10});
-    check_plan(pairs, {512, 8, 2, 1}, 90, 0, {10, 20, 20, 20, 20});
+    check_plan(pairs, {512, 8, 2, 1, 8}, 90, 0, {10, 20, 20, 20, 20});
 
-    // Fast: the rows below one node share a step, as many as the step and the sequences hold.
+    // Leaves of 1, 1, 1 and 3 tokens below one node: all in one step where a step costs much, the longer one apart
+    // where it costs less than the padding, and never more than the budget says.
     const std::vector<Tokens> leaves = {counted(20, 100), counted(20, 101), counted(20, 102), counted(22, 103)};
-    check_plan(leaves, {512, 1, 12, 8}, 25, 0, {19, 6});
-    check_plan(leaves, {512, 1, 12, 3}, 25, 0, {19, 5, 1});
+    check_plan(leaves, {512, 1, 5, 8, 64}, 25, 6, {19, 12});
+    check_plan(leaves, {512, 1, 5, 8, 5}, 25, 0, {19, 3, 3});
+    check_plan(leaves, {512, 1, 5, 3, 64}, 25, 0, {19, 3, 3});
+    check_plan(leaves, {19, 8, 5, 4, 8}, 25, 26, {19, 16, 16});
 
     // Contexts are saved where they end, for one question as for many; one that was restored is neither decoded nor
     // saved

@@ -124,7 +124,7 @@ class Model:
 class Engine:
     """One context and the thread that owns it. Thread-safe."""
 
-    def __init__(self, model: Model, threads: int, context_tokens: int, parallel_rows: int, context_cache_bytes: int) -> None: ...
+    def __init__(self, model: Model, threads: int, context_tokens: int, parallel_rows: int | None, context_cache_bytes: int) -> None: ...
 
     def evaluate(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row_ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], label_counts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], contexts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], pin: bool = False, timeout: float | None = None, cancelled: Callable[[], bool] | None = None, progress: Callable[[int, int], None] | None = None) -> Evaluation: ...
 
@@ -145,6 +145,12 @@ class Engine:
 
     @property
     def sequences(self) -> int: ...
+
+    @property
+    def parallel_rows(self) -> int: ...
+
+def plan_steps(tokens: NDArray[numpy.int32], row_ends: NDArray[numpy.int64], contexts: NDArray[numpy.int32], *, restored: int, step_tokens: int, min_step_tokens: int, sequences: int, rows_per_step: int, step_cost: int) -> list[tuple[object, ...]]:
+    """How a call's rows would be decoded; for tests of the planner."""
 
 def devices() -> list[DeviceInfo]: ...
 

@@ -20,9 +20,9 @@ __all__ = [
     "config_from_metadata",
 ]
 
-LayoutName: TypeAlias = Literal["plain", "chat"]
+LayoutName: TypeAlias = Literal["plain", "chat", "schema_first"]
 
-_LAYOUTS: tuple[LayoutName, ...] = ("plain", "chat")
+_LAYOUTS: tuple[LayoutName, ...] = ("plain", "chat", "schema_first")
 _TEMPERATURE_KEYS = (
     "temperature",
     "temperature_by_type",
@@ -102,17 +102,20 @@ class ReadoutConfig:
     temperatures
         Divisors of the logits.
     layout
-        ``"plain"``, or ``"chat"`` for stock instruct models.
+        ``"plain"``, ``"chat"`` for stock instruct models, or ``"schema_first"``: questions before the state.
     isolated_levels
         Each level of a score is judged in a row of its own.
     neutralize_none
         Options that read "none of the above" are shown as "not listed here".
+    schema_first
+        Temperatures of the layout of that name; None: the model was not trained for it.
     """
 
     temperatures: Temperatures = field(default_factory=Temperatures)
     layout: LayoutName = "plain"
     isolated_levels: bool = True
     neutralize_none: bool = False
+    schema_first: Temperatures | None = None
 
     def __post_init__(self) -> None:
         """Check what a caller wrote."""
@@ -134,9 +137,17 @@ class ReadoutConfig:
         Raises
         ------
         ConfigError
-            A temperature that is not finite and > 0, an unknown type or an unknown layout.
+            A temperature that is not finite and > 0, an unknown type, an unknown layout or one that the model was not
+            trained for.
         """
         changed = self
+        if layout == "schema_first":
+            if self.schema_first is None:
+                raise ConfigError(
+                    "layout 'schema_first' is for models that were trained for it, whose decider_config.json has "
+                    '"schema_first" or "schema_first_trained"; use the plain layout'
+                )
+            changed = replace(changed, temperatures=self.schema_first)
         if temperature is not None or temperature_by_type is not None:
             default = self.temperatures.default if temperature is None else temperature
             changed = replace(changed, temperatures=Temperatures(default, temperature_by_type or {}))
@@ -173,9 +184,9 @@ def config_from_mapping(data: Mapping[str, Any], where: str) -> ReadoutConfig:
     by_options = _by_options(data.get("temperature_by_options"), f"{where}: temperature_by_options")
     if by_type and by_options is not None:
         raise ConfigError(f"{where}: temperature_by_type and temperature_by_options exclude each other; keep one")
-    # The questions-first layout is not offered; a typing error in its temperatures is still an error.
-    _positive_text(data.get("temperature_schema_first", 1.0), f"{where}: temperature_schema_first")
-    _by_type(data.get("temperature_schema_first_by_type"), f"{where}: temperature_schema_first_by_type")
+    default = _positive_text(data.get("temperature", 1.0), f"{where}: temperature")
+    trained = [_flag(data.get(key, False), f"{where}: {key}") for key in ("schema_first", "schema_first_trained")]
+    schema_first = _schema_first(data, default, by_type, where)
     layout = data.get("layout")
     templated = data.get("chat_template") is True
     if layout is None:
@@ -184,14 +195,23 @@ def config_from_mapping(data: Mapping[str, Any], where: str) -> ReadoutConfig:
         raise ConfigError(f'{where}: layout is "plain" and chat_template is true; these contradict each other')
     return ReadoutConfig(
         temperatures=Temperatures(
-            default=_positive_text(data.get("temperature", 1.0), f"{where}: temperature"),
+            default=default,
             by_type=by_type,
             by_options=by_options,
         ),
         layout=_layout(layout, f"{where}: layout"),
         isolated_levels=_flag(data.get("isolated_levels", False), f"{where}: isolated_levels"),
         neutralize_none=_flag(data.get("neutralize_none", True), f"{where}: neutralize_none"),
+        schema_first=schema_first if any(trained) else None,
     )
+
+
+def _schema_first(data: Mapping[str, Any], default: float, by_type: Mapping[Kind, float], where: str) -> Temperatures:
+    # Without a value of its own the layout takes the others', by the type; a formula of the option count never.
+    own = _by_type(data.get("temperature_schema_first_by_type"), f"{where}: temperature_schema_first_by_type")
+    if "temperature_schema_first" not in data:
+        return Temperatures(default, {**by_type, **own})
+    return Temperatures(_positive_text(data["temperature_schema_first"], f"{where}: temperature_schema_first"), own)
 
 
 def config_from_metadata(metadata: Mapping[str, str], where: str) -> ReadoutConfig | None:

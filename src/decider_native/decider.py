@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .answers import Answer, Diagnostics, Result, Usage
 from .chat import chat_layout
-from .config import LayoutName, ReadoutConfig, config_from_metadata
+from .config import LayoutName, ReadoutConfig, Temperatures, config_from_metadata
 from .context import Context
 from .contract import DeciderJudge, check_timeout
 from .engine import Engine, Mode, Readings
@@ -23,7 +23,7 @@ from .errors import InvalidRequest, PayloadTooLarge
 from .models import ConfigSource, resolve
 from .off_loop import off_loop
 from .progress import Progress, showing
-from .prompts import Layout, Piece, PlainLayout, question_rows, render_state
+from .prompts import Layout, Piece, PlainLayout, SchemaFirstLayout, question_rows, render_state
 from .questions import Json, Kind, Question, Questions, parse_questions
 from .scoring import RowScore, answer_question, input_tokens, score_row
 
@@ -58,7 +58,7 @@ class _Row:
     kind: Kind
     options: tuple[str, ...]
     ids: NDArray[np.int32]
-    context: int  # leading tokens that are the state
+    context: int  # leading tokens that later calls may share: the state, or the question where that comes first
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,9 @@ class Decider:
     context_tokens
         The longest row (a state and one question) in tokens, at most what the model was trained for.
     parallel_questions
-        Rows that share one decode step in fast mode. In exact mode it changes nothing.
+        Rows that share one decode step. It changes the speed, and in exact mode no answer; but there it is at most 7
+        (8 on a GPU) and takes memory: cells for `context_tokens` of so many rows and five more. None: 8 in fast mode;
+        in exact mode 4 (8 on a GPU) where that takes no more than a quarter of the weights' size, else 1.
     mode
         ``"exact"``: an answer is the same, bit for bit, whatever else is in the call. ``"fast"`` gives that up for
         speed. ``"auto"``: exact unless a GPU does the work.
@@ -103,7 +105,9 @@ class Decider:
         Whether a GPU must give the CPU's probabilities, within 0.1, for three short rows before it is used. One that
         fails is an error, or with ``device="auto"`` a warning, and the CPU does the work.
     temperature, temperature_by_type, layout, isolated_levels
-        Override what the model's configuration says.
+        Override what the model's configuration says. The layout ``"schema_first"`` puts the questions before the state:
+        then it is the same questions about many states that share what is read. Only for models trained for it, with
+        temperatures of its own.
     chat_template
         Jinja source for the chat layout, in place of the file's own.
     config
@@ -123,7 +127,7 @@ class Decider:
         gpu_layers: int | None = None,
         threads: int | None = None,
         context_tokens: int = 16384,
-        parallel_questions: int = 8,
+        parallel_questions: int | None = None,
         mode: Mode = "auto",
         context_cache_bytes: int | None = None,
         parse_special: bool = False,
@@ -136,7 +140,9 @@ class Decider:
         config: ConfigSource | None = None,
     ) -> None:
         overrides = (temperature, temperature_by_type, layout, isolated_levels)
-        ReadoutConfig().override(*overrides)  # a faulty argument fails before the model loads
+        ReadoutConfig(schema_first=Temperatures()).override(
+            *overrides
+        )  # a faulty argument fails before the model loads
         resolved = resolve(model, config=config)
         self.name = resolved.name
         self.path = resolved.path
@@ -165,6 +171,8 @@ class Decider:
     def _make_layout(self, chat_template: str | None) -> Layout:
         if self.config.layout == "plain":
             return PlainLayout()
+        if self.config.layout == "schema_first":
+            return SchemaFirstLayout()
         tokens = [self._engine.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")]
         bos, eos = ("" if token is None else self._engine.token_text(int(token)) for token in tokens)
         return chat_layout(chat_template or self._engine.chat_template, bos, eos)
@@ -251,8 +259,14 @@ class Decider:
         """Read a state once and keep what the model made of it, to ask, look, and ask again.
 
         The answers are the same bits as those of `evaluate`. The memory it holds comes on top of `context_cache_bytes`;
-        closing the context frees it. Parameters and errors as for `evaluate_many`.
+        closing the context frees it. Parameters and errors as for `evaluate_many`; `InvalidRequest` in the
+        ``"schema_first"`` layout, where no row begins with the state.
         """
+        if not self._layout.state_first:
+            raise InvalidRequest(
+                f"the model is asked in the {self.config.layout!r} layout, where no row begins with the state: "
+                "there is nothing to keep of it; use evaluate, or the plain layout"
+            )
         deadline = _deadline(timeout)
         known: dict[Piece, NDArray[np.int32]] = {}
         ids = self._context_ids(state, known)
@@ -344,6 +358,7 @@ class Decider:
             "device": self.device,
             "threads": self._engine.threads,
             "mode": self.mode,
+            "parallel_questions": self._engine.parallel_questions,
             "cached_contexts": self._engine.context_cache[0],
             "cached_bytes": self._engine.context_cache[1],
         }
@@ -370,7 +385,8 @@ class Decider:
         return _Prepared(parsed, rows)
 
     def _context_ids(self, state: Json, known: dict[Piece, NDArray[np.int32]]) -> NDArray[np.int32]:
-        return self._engine.leading_ids(self._engine.tokenize(self._layout.context(render_state(state)), known))
+        ids = self._engine.tokenize(self._layout.context(render_state(state)), known)
+        return self._engine.leading_ids(ids) if self._layout.state_first else ids
 
     def _token_rows(
         self, question_id: str, question: Question, context: NDArray[np.int32], known: dict[Piece, NDArray[np.int32]]
@@ -384,7 +400,9 @@ class Decider:
                     question=question_id,
                     field="criteria",
                 )
-            ids = np.concatenate([context, self._engine.tokenize(row.pieces, known)])
+            block = self._engine.tokenize(row.pieces, known)
+            parts = [context, block] if self._layout.state_first else [self._engine.leading_ids(block), context]
+            ids = np.concatenate(parts)
             if len(ids) > self.context_tokens:
                 raise PayloadTooLarge(
                     f"question {question_id[:60]!r}: {len(ids)} tokens, {len(context)} of them the state; "
@@ -392,7 +410,7 @@ class Decider:
                     tokens=len(ids),
                     limit=self.context_tokens,
                 )
-            rows.append(_Row(row.kind, row.options, ids, len(context)))
+            rows.append(_Row(row.kind, row.options, ids, len(parts[0])))
         return rows
 
     def _results(self, prepared: Sequence[_Prepared], readings: Readings, started: float) -> list[Result]:

@@ -124,7 +124,9 @@ class Engine:
     context_tokens
         Longest row in tokens; never more than the model was trained for.
     parallel_questions
-        Rows that share one decode step in fast mode.
+        Rows that share one decode step. In exact mode at most 7 (8 on a GPU), and each has memory of its own:
+        `context_tokens` cells for so many rows and five more. None: 8 in fast mode; in exact mode 4 (8 on a GPU)
+        where that takes no more than a quarter of the weights' size, else 1.
     mode
         ``"exact"``: a row's logits are the same bits whatever else is in the call. ``"fast"`` gives that up.
         ``"auto"``: exact unless a GPU does the work.
@@ -147,8 +149,8 @@ class Engine:
 
     Attributes
     ----------
-    context_tokens, label_count
-        Longest row in tokens; how many labels the vocabulary holds.
+    context_tokens, label_count, parallel_questions
+        Longest row in tokens; how many labels the vocabulary holds; how many rows share a decode step at most.
     device, mode, threads
         What does the work, and how.
     description, parameters, size_bytes, metadata
@@ -165,7 +167,7 @@ class Engine:
         gpu_layers: int | None = None,
         threads: int | None = None,
         context_tokens: int = 16384,
-        parallel_questions: int = 8,
+        parallel_questions: int | None = None,
         mode: Mode = "auto",
         context_cache_bytes: int | None = None,
         parse_special: bool = False,
@@ -175,7 +177,8 @@ class Engine:
             raise InvalidRequest(f"must be one of {', '.join(MODES)}; got {mode!r}", field="mode")
         threads = _in_range(threads if threads is not None else min(8, _usable_cores()), "threads", 1, 512)
         context_tokens = _in_range(context_tokens, "context_tokens", 64, 2**24)
-        parallel_questions = _in_range(parallel_questions, "parallel_questions", 1, 64)
+        if parallel_questions is not None:
+            parallel_questions = _in_range(parallel_questions, "parallel_questions", 1, 64)
         if context_cache_bytes is not None:
             context_cache_bytes = _in_range(context_cache_bytes, "context_cache_bytes", 0, 2**48)
         if gpu_layers is not None:
@@ -206,6 +209,7 @@ class Engine:
         self.mode: Mode = "exact" if model.exact else "fast"
         self.parse_special = parse_special
         self.context_tokens = self._engine.context_tokens
+        self.parallel_questions = self._engine.parallel_rows
         self.label_count = len(model.labels)
         self.device = model.device
         self.description = model.description

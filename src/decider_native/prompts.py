@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from .config import ReadoutConfig
 from .errors import ModelLoadError
@@ -28,6 +28,7 @@ __all__ = [
     "Piece",
     "PlainLayout",
     "PromptRow",
+    "SchemaFirstLayout",
     "question_rows",
     "render_json",
     "render_state",
@@ -79,7 +80,7 @@ class PromptRow:
     options
         Option texts as the model sees them.
     pieces
-        What follows the layout's context pieces.
+        The question's block; `Layout.state_first` says on which side of the state's it stands.
     """
 
     question_id: str
@@ -89,18 +90,28 @@ class PromptRow:
 
 
 class Layout(Protocol):
-    """Where the context and a question stand in a prompt."""
+    """Where the context and a question stand in a prompt. A row ends where the label is read.
+
+    Attributes
+    ----------
+    state_first
+        A row is the state's pieces and then a question's; otherwise the question's come first.
+    """
+
+    state_first: ClassVar[bool]
 
     def context(self, state_text: str) -> tuple[Piece, ...]:
-        """Pieces that every row of an evaluation starts with."""
+        """Pieces of the state, the same in every row of an evaluation."""
 
     def block(self, question_text: str, options: Sequence[str]) -> tuple[Piece, ...]:
-        """Pieces of one question, which end where the label is read."""
+        """Pieces of one question."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainLayout:
     """The layout decider models are trained in."""
+
+    state_first: ClassVar[bool] = True
 
     def context(self, state_text: str) -> tuple[Piece, ...]:
         """One piece."""
@@ -115,6 +126,21 @@ class PlainLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaFirstLayout:
+    """Questions stand before the state: many states share what is read of a question. Some decider models know it."""
+
+    state_first: ClassVar[bool] = False
+
+    def context(self, state_text: str) -> tuple[Piece, ...]:
+        """Three pieces: what announces the state, the state, and the answer's start."""
+        return ("\n\nContext:\n", state_text, f"\n\n{_ANSWER}")
+
+    def block(self, question_text: str, options: Sequence[str]) -> tuple[Piece, ...]:
+        """The question, then one piece for up to `NARROW` options, else pieces around the labels."""
+        return (_question_text(question_text).removeprefix("\n\n"), *_shown(options))
+
+
+@dataclass(frozen=True, slots=True)
 class ChatLayout:
     """One user turn of a chat template holds context and question; the assistant turn starts the answer.
 
@@ -123,6 +149,8 @@ class ChatLayout:
     head, tail
         The template's text before and after the user's text.
     """
+
+    state_first: ClassVar[bool] = True
 
     head: str
     tail: str
@@ -156,8 +184,7 @@ class ChatLayout:
 
     def block(self, question_text: str, options: Sequence[str]) -> tuple[Piece, ...]:
         """Question, options, the template's tail and the answer's start, each a piece of its own."""
-        shown = (_lettered(options),) if len(options) <= NARROW else _labelled(options)
-        return (_question_text(question_text), *shown, Control(self.tail), _ANSWER)
+        return (_question_text(question_text), *_shown(options), Control(self.tail), _ANSWER)
 
 
 def render_json(value: Json, where: str) -> str:
@@ -245,6 +272,10 @@ def _context_text(state_text: str) -> str:
 
 def _question_text(question_text: str) -> str:
     return f"\n\nQuestion: {question_text}\nOptions:"
+
+
+def _shown(options: Sequence[str]) -> tuple[Piece, ...]:
+    return (_lettered(options),) if len(options) <= NARROW else _labelled(options)
 
 
 def _lettered(options: Sequence[str]) -> str:

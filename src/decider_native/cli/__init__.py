@@ -223,7 +223,9 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         "--context-tokens", type=_positive, default=16384, metavar="N", help="longest row in tokens (default: 16384)"
     )
     parser.add_argument(
-        "--layout", choices=("plain", "chat"), help="chat: ask a stock instruct model through its chat template"
+        "--layout",
+        choices=("plain", "chat", "schema_first"),
+        help="chat: ask a stock instruct model through its chat template; schema_first: questions before the state",
     )
     parser.add_argument(
         "--mode", choices=("auto", "exact", "fast"), default="auto", help="exact: answers never depend on the batch"

