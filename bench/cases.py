@@ -205,11 +205,11 @@ CASES = {
         lambda bench: settings(bench, {OURS: bench.decider, FAST: bench.fast}),
     ),
     "steps": Case(
-        "8 questions about a state of 300 tokens, context_tokens=1024: four rows a step against one",
+        "8 questions about a state of 300 tokens, four rows a step against one",
         "s",
         ONE_ROW,
         1.0,
-        lambda bench: settings(bench, {OURS: bench.short[4], ONE_ROW: bench.short[1]}),
+        lambda bench: settings(bench, {OURS: bench.decider, ONE_ROW: bench.one_row}),
     ),
     "memory": Case("peak memory beyond the weights, 8 questions about 8,000 tokens", "bytes", LLAMA_CPP, 0.6, memory),
 }

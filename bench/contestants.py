@@ -36,7 +36,7 @@ class Bench:
         self._scale: float = options.scale
         self._options = options
         self._opened = ExitStack()
-        self.decider = self._open(mode="exact")
+        self.decider = self._open()
         self.bare = Engine(
             self.model,
             device="cpu",
@@ -54,12 +54,12 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
-    def _open(self, *, mode: Mode, context_tokens: int | None = None, parallel_questions: int | None = None) -> Decider:
+    def _open(self, *, mode: Mode = "exact", parallel_questions: int | None = None) -> Decider:
         opened = Decider(
             self.model,
             device="cpu",
             threads=self.threads,
-            context_tokens=context_tokens or self.context_tokens,
+            context_tokens=self.context_tokens,
             parallel_questions=parallel_questions,
             mode=mode,
         )
@@ -79,9 +79,9 @@ class Bench:
         return self._open(mode="fast")
 
     @cached_property
-    def short(self) -> dict[int, Decider]:
-        """The model with a short context, by how many rows share a decode step."""
-        return {rows: self._open(mode="exact", context_tokens=1024, parallel_questions=rows) for rows in (1, 4)}
+    def one_row(self) -> Decider:
+        """The model with a decode step for every row."""
+        return self._open(parallel_questions=1)
 
     @property
     def readers(self) -> dict[str, Reader]:

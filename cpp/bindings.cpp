@@ -278,7 +278,8 @@ NB_MODULE(_native, m) {
         .def_prop_ro("step_tokens", &Engine::step_tokens)
         .def_prop_ro("min_step_tokens", &Engine::min_step_tokens)
         .def_prop_ro("sequences", &Engine::sequences)
-        .def_prop_ro("parallel_rows", &Engine::parallel_rows);
+        .def_prop_ro("parallel_rows", &Engine::parallel_rows, "Most rows that share a decode step.")
+        .def_prop_ro("parallel_rows_tokens", &Engine::parallel_rows_tokens, "How long these may be.");
 
     m.def("plan_steps", &plan_steps, "tokens"_a, "row_ends"_a, "contexts"_a, nb::kw_only(), "restored"_a,
           "step_tokens"_a, "min_step_tokens"_a, "sequences"_a, "rows_per_step"_a, "step_cost"_a,

@@ -4,11 +4,12 @@
 
 namespace decider {
 
-std::shared_ptr<const ContextCache::Entry> ContextCache::find(Row row) {
+std::shared_ptr<const ContextCache::Entry> ContextCache::find(Row row, const void * home) {
     std::shared_ptr<const Entry> best;
     const auto consider = [&](const std::shared_ptr<const Entry> & entry) {
         const size_t n = entry ? entry->tokens.size() : 0;
-        if (n > (best ? best->tokens.size() : 0) && n < row.size() && std::ranges::equal(entry->tokens, row.first(n))) {
+        if (n > (best ? best->tokens.size() : 0) && n < row.size() && entry->home == home &&
+            std::ranges::equal(entry->tokens, row.first(n))) {
             best = entry;
         }
     };
@@ -22,10 +23,10 @@ std::shared_ptr<const ContextCache::Entry> ContextCache::find(Row row) {
     return best;
 }
 
-std::shared_ptr<const ContextCache::Entry> ContextCache::put(Row context, std::vector<uint8_t> state) {
-    const auto entry = std::make_shared<const Entry>(Entry{{context.begin(), context.end()}, std::move(state)});
+std::shared_ptr<const ContextCache::Entry> ContextCache::put(Entry kept) {
+    const auto entry = std::make_shared<const Entry>(std::move(kept));
     std::erase_if(entries_, [&](const std::shared_ptr<const Entry> & old) {
-        const bool same = old->tokens == entry->tokens;
+        const bool same = old->tokens == entry->tokens && old->home == entry->home;
         bytes_ -= same ? old->state.size() : 0;
         return same;
     });

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace decider {
@@ -15,21 +16,25 @@ namespace decider {
 class ContextCache {
   public:
     struct Entry {
-        std::vector<Token> tokens;
-        std::vector<uint8_t> state;
+        Entry(Row context, std::vector<uint8_t> copy, const void * owner)
+            : tokens(context.begin(), context.end()), state(std::move(copy)), home(owner) {}
+        const std::vector<Token> tokens;
+        const std::vector<uint8_t> state;
+        const void * const home;  // the reader that can take the state back
     };
 
     explicit ContextCache(size_t limit_bytes) : limit_(limit_bytes) {}
 
-    // The longest entry that `row` starts with and goes on from, now the most recently used; null when there is none.
-    std::shared_ptr<const Entry> find(Row row);
+    // The longest entry of `home` that `row` starts with and goes on from, now the most recently used; null when there
+    // is none.
+    std::shared_ptr<const Entry> find(Row row, const void * home);
 
     // Whether a state of so many bytes may be kept at all.
     bool fits(size_t state_bytes) const { return state_bytes <= limit_; }
     bool enabled() const { return limit_ > 0; }
 
     // Keep a state, where it fits; the least recently used ones leave when the bound is passed.
-    std::shared_ptr<const Entry> put(Row context, std::vector<uint8_t> state);
+    std::shared_ptr<const Entry> put(Entry entry);
 
     // Find an entry for as long as somebody else holds it, too, even after it has left the bound.
     void pin(const std::shared_ptr<const Entry> & entry);

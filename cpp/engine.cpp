@@ -29,15 +29,19 @@ int64_t size_of(const Job & job) {
 }  // namespace
 
 struct Engine::State {
-    State(std::shared_ptr<const Model> model, const EngineOptions & options)
-        : reader(std::make_unique<Reader>(std::move(model), options)),
-          budget(reader->budget()),
-          context_tokens(reader->context_tokens()),
+    State(std::shared_ptr<const Model> m, const EngineOptions & options)
+        : model(std::move(m)),
+          threads(options.threads),
+          cache(std::make_shared<ContextCache>(options.context_cache_bytes)),
+          shape(shape_for(*model, options.context_tokens, options.parallel_rows)),
+          short_shape(options.parallel_rows ? std::nullopt : short_shape_for(*model, shape)),
+          reader(std::make_unique<Reader>(model, threads, shape, cache)),
           owner([this] { work(); }) {}
 
     void work();
     void run(std::vector<std::shared_ptr<Job>> jobs, bool suspendable);
     std::vector<std::shared_ptr<Job>> take_wave(int64_t most_tokens);
+    Reader & reader_for(const Request & request);
     void finish(Job & job, std::exception_ptr failure);
     void end(Job & job, std::exception_ptr failure);  // with the mutex held
     std::exception_ptr why_stopped(const Job & job) const;
@@ -51,10 +55,15 @@ struct Engine::State {
     CacheInfo cache_info{};
     std::atomic<bool> closing = false;
 
-    std::unique_ptr<Reader> reader;  // the owner thread's; null once closed
-    const Budget budget;
-    const int context_tokens;
-    std::thread owner;  // last: it starts when everything else stands
+    const std::shared_ptr<const Model> model;
+    const int threads;
+    const std::shared_ptr<ContextCache> cache;  // the owner thread's, as the readers are
+    const Shape shape;
+    const std::optional<Shape> short_shape;  // of rows that share steps beside those of `shape`
+    std::unique_ptr<Reader> reader;          // null once closed
+    std::unique_ptr<Reader> short_reader;
+    bool no_short_reader = false;  // it could not be made
+    std::thread owner;             // last: it starts when everything else stands
 };
 
 void Engine::State::work() {
@@ -124,7 +133,7 @@ void Engine::State::run(std::vector<std::shared_ptr<Job>> jobs, bool suspendable
     Wave wave(jobs, host);
     std::exception_ptr failure;
     try {
-        reader->run(wave.request(), wave);
+        reader_for(wave.request()).run(wave.request(), wave);
     } catch (const Stopped &) {
     } catch (const Error &) {
         failure = std::current_exception();
@@ -138,9 +147,33 @@ void Engine::State::run(std::vector<std::shared_ptr<Job>> jobs, bool suspendable
     }
 }
 
+// The reader that packs rows, where they are short enough and the other one does not hold more of them. It is made when
+// it is first needed.
+Reader & Engine::State::reader_for(const Request & request) {
+    int64_t longest = 0;
+    int64_t begin = 0;
+    for (const int64_t end : request.row_ends) {
+        longest = std::max(longest, end - begin);
+        begin = end;
+    }
+    if (!short_shape || no_short_reader ||
+        longest > short_shape->context_tokens / (request.pin ? 2 : 1)) {  // a pin leaves room to ask
+        return *reader;
+    }
+    if (!short_reader) {
+        try {
+            short_reader = std::make_unique<Reader>(model, threads, *short_shape, cache);
+        } catch (const Error &) {  // too little memory for it
+            no_short_reader = true;
+            return *reader;
+        }
+    }
+    return reader->known_tokens(request) > short_reader->known_tokens(request) ? *reader : *short_reader;
+}
+
 void Engine::State::finish(Job & job, std::exception_ptr failure) {
     const std::lock_guard lock(mutex);
-    cache_info = reader->cache_info();
+    cache_info = {cache->size(), cache->bytes()};
     if (!job.done) {  // its caller may have given up meanwhile
         end(job, failure);
     }
@@ -249,22 +282,26 @@ void Engine::close() {
         s.owner.join();
     }
     s.reader.reset();
+    s.short_reader.reset();
 }
 
 int Engine::step_tokens() const {
-    return state_->budget.step_tokens;
+    return state_->shape.budget.step_tokens;
 }
 int Engine::min_step_tokens() const {
-    return state_->budget.min_step_tokens;
+    return state_->shape.budget.min_step_tokens;
 }
 int Engine::sequences() const {
-    return state_->budget.all_sequences();
-}
-int Engine::parallel_rows() const {
-    return state_->budget.rows_per_step;
+    return state_->shape.budget.all_sequences();
 }
 int Engine::context_tokens() const {
-    return state_->context_tokens;
+    return state_->shape.context_tokens;
+}
+int Engine::parallel_rows() const {
+    return state_->short_shape.value_or(state_->shape).budget.rows_per_step;
+}
+int Engine::parallel_rows_tokens() const {
+    return state_->short_shape.value_or(state_->shape).context_tokens;
 }
 
 CacheInfo Engine::cache_info() const {

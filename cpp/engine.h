@@ -1,4 +1,4 @@
-// A reader and the thread that owns it: calls from any thread queue to it; deadline, cancel, close.
+// Readers and the thread that owns them: calls from any thread queue to it; deadline, cancel, close.
 #pragma once
 
 #include "wave.h"
@@ -6,6 +6,18 @@
 #include <memory>
 
 namespace decider {
+
+struct EngineOptions {
+    int threads = 1;                   // CPU threads of one decode step
+    int context_tokens = 16384;        // longest row, in tokens
+    std::optional<int> parallel_rows;  // rows that share a decode step; none: what the model and its memory suggest
+    size_t context_cache_bytes = 0;    // bound of the states kept between calls
+};
+
+struct CacheInfo {
+    size_t entries;
+    size_t bytes;
+};
 
 // Thread-safe. Calls queue to the owner thread in the order they come. Those that wait at the same time are read in
 // waves, so that what they share is decoded once; a long call makes way for short ones between two decode steps.
@@ -35,8 +47,9 @@ class Engine {
     int step_tokens() const;
     int min_step_tokens() const;
     int sequences() const;
-    int parallel_rows() const;
     int context_tokens() const;
+    int parallel_rows() const;         // most rows that share a decode step
+    int parallel_rows_tokens() const;  // how long they may be
     CacheInfo cache_info() const;
 
   private:

@@ -215,23 +215,43 @@ ggml_type Model::cache_type() const {
     return llama_model_ftype(model_.get()) == LLAMA_FTYPE_ALL_F32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
 }
 
-size_t Model::cell_bytes() const {
-    const auto read = [&](const std::string & key) {
+// A number that the architecture is described by in the file's metadata.
+size_t Model::number(const char * key, int otherwise) const {
+    const auto read = [&](const std::string & name) {
         char text[64] = "";
-        llama_model_meta_val_str(model_.get(), key.c_str(), text, sizeof text);
+        llama_model_meta_val_str(model_.get(), name.c_str(), text, sizeof text);
         return std::string(text);
     };
-    const std::string architecture = read("general.architecture");
-    const auto number = [&](const char * key, int otherwise) {
-        const int value = std::atoi(read(architecture + "." + key).c_str());
-        return size_t(value > 0 ? value : otherwise);
-    };
+    const int value = std::atoi(read(read("general.architecture") + "." + key).c_str());
+    return size_t(value > 0 ? value : otherwise);
+}
+
+size_t Model::attention_layers() const {
+    return llama_model_n_layer(model_.get()) / number("full_attention_interval", 1);
+}
+
+// Numbers that a layer keeps of one token: of its keys, or of its values, whichever are more.
+size_t Model::cell_values() const {
     const int heads = llama_model_n_head(model_.get());
     const int length = heads > 0 ? llama_model_n_embd(model_.get()) / heads : 0;
-    const size_t layers = llama_model_n_layer(model_.get()) / number("full_attention_interval", 1);
-    return layers * number("attention.head_count_kv", heads) *
-           (number("attention.key_length", length) + number("attention.value_length", length)) *
-           ggml_type_size(cache_type());
+    return number("attention.head_count_kv", heads) *
+           std::max(number("attention.key_length", length), number("attention.value_length", length));
+}
+
+size_t Model::cell_bytes() const {
+    return attention_layers() * 2 * cell_values() * ggml_type_size(cache_type());
+}
+
+bool Model::holds_cells(int64_t cells) const {
+    const std::unique_ptr<ggml_context, decltype(&ggml_free)> context(
+        ggml_init({ggml_tensor_overhead(), nullptr, true}), &ggml_free);
+    return ggml_backend_dev_supports_op(device_,
+                                        ggml_new_tensor_2d(context.get(), cache_type(), int64_t(cell_values()), cells));
+}
+
+size_t Model::recurrent_bytes() const {
+    const size_t layers = llama_model_n_layer(model_.get()) - attention_layers();
+    return layers * number("ssm.inner_size", 0) * number("ssm.state_size", 0) * sizeof(float);
 }
 
 std::string Model::description() const {

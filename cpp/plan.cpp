@@ -93,7 +93,7 @@ class Planner {
             if (i + 1 < last && shared_[i] > depth) {
                 continue;
             }
-            if (i > start && free_.size() > 1) {
+            if (i > start && !free_.empty()) {
                 groups.emplace_back(start, i + 1);
             } else {  // one row, or a group that would find no sequence to fork into
                 for (size_t at = start; at <= i; ++at) {
@@ -122,14 +122,20 @@ class Planner {
         for (const size_t last : arrange(single, done)) {
             const std::span<const size_t> rows = std::span(single).subspan(first, last - first);
             first = last;
-            if (rows.size() > 1) {
-                read_together(rows, done, sequence);
+            if (rows.size() == 1 && last == single.size()) {
+                read(rows[0], done, sequence);
                 continue;
             }
-            const int own = last == single.size() ? sequence : fork(sequence);
-            read(rows[0], done, own);
-            if (own != sequence) {
-                give_back(own);
+            for (size_t i = 0; i < rows.size(); ++i) {
+                plan_.steps.push_back(Fork{sequence, leaf(i)});
+            }
+            if (rows.size() == 1) {
+                read(rows[0], done, leaf(0));
+            } else {
+                read_together(rows, done);
+            }
+            for (size_t i = 0; i < rows.size(); ++i) {
+                plan_.steps.push_back(Drop{leaf(i)});
             }
         }
     }
@@ -162,19 +168,16 @@ class Planner {
     }
 
     // One step for several rows, padded to the length of the last, which is the longest.
-    void read_together(std::span<const size_t> rows, int done, int sequence) {
+    void read_together(std::span<const size_t> rows, int done) {
         const int longest = rest(rows.back(), done);
         Decode decode;
         for (size_t i = 0; i < rows.size(); ++i) {
-            const int own = budget_.sequences + int(i);
-            plan_.steps.push_back(Fork{sequence, own});
-            decode.segments.push_back(last_segment(rows[i], done, own, longest));
+            decode.segments.push_back(last_segment(rows[i], done, leaf(i), longest));
         }
         push(std::move(decode));
-        for (size_t i = 0; i < rows.size(); ++i) {
-            plan_.steps.push_back(Drop{budget_.sequences + int(i)});
-        }
     }
+
+    int leaf(size_t i) const { return budget_.sequences + int(i); }
 
     Segment last_segment(size_t at, int begin, int sequence, int tokens) const {
         const int end = length(at);

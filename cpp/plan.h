@@ -15,11 +15,11 @@ using Row = std::span<const Token>;
 struct Budget {
     int step_tokens;      // most tokens of one decode step, padding included; at least twice min_step_tokens
     int min_step_tokens;  // a shorter decode step is padded at its end, or not cut off at all; at least 1
-    int sequences;        // most sequences of inner nodes that live at the same time; at least 2
-    int rows_per_step;    // most rows that share one decode step, in sequences of their own, which follow those above
+    int sequences;        // most sequences of inner nodes that live at the same time; at least 1
+    int rows_per_step;    // most rows that share one decode step, in sequences of their own, which follow those
     int step_cost;        // what a decode step costs beyond its tokens, in tokens
 
-    int all_sequences() const { return sequences + (rows_per_step > 1 ? rows_per_step : 0); }
+    int all_sequences() const { return sequences + rows_per_step; }
 };
 
 // Places in Plan::order: the rows that a step is for. When none of them is wanted any more it may be left out.

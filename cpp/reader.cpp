@@ -14,40 +14,8 @@
 namespace decider {
 namespace {
 
-// Sequences that live at once: rows shared by evaluations, a state, its questions' common text, a score's levels, a
-// row.
-constexpr int tree_sequences = 5;
-
-// For fewer tokens llama.cpp's matrix products take other kernels (Vulkan's for eight too); from here on a token's
-// result does not depend on how many others the step holds (flash attention off, weights not repacked).
-// tests/test_exactness.py and tests/test_gpu.py hold this.
-constexpr int exact_min_step_cpu = 8;
-constexpr int exact_min_step_gpu = 9;
-
-// The same holds for the outputs of a step, which the last matrix takes: they are at least two and fewer than a step's
-// tokens. More rows do not share one.
-constexpr int exact_max_rows_cpu = exact_min_step_cpu - 1;
-constexpr int exact_max_rows_gpu = exact_min_step_gpu - 1;
-
-// Rows that share a step where the caller does not say. In exact mode every one has memory of its own, and a CPU gains
-// little from the fifth on; together they may take so much of the weights' size.
-constexpr int usual_rows = 8;
-constexpr int exact_rows_cpu = 4;
-constexpr double exact_rows_share = 0.25;
-
-// What a decode step costs beyond its tokens, in tokens: launching kernels, waiting for threads, reading the weights.
-constexpr int step_cost_cpu = 8;
-constexpr int step_cost_gpu = 64;
-
-constexpr int largest_step = 512;
-constexpr int smallest_step = 64;
-
 // A shorter context is decoded sooner than its copy would pay for the room it takes.
 constexpr int shortest_cached_context = 128;
-
-// Without flash attention a step needs heads x step x cells floats, and half of that again for their product with the
-// values; a step shorter than 512 costs a CPU almost no speed.
-constexpr int64_t attention_scratch_bytes = 40 << 20;
 
 double log_normalizer(const float * logits, int n) {
     const float top = *std::max_element(logits, logits + n);
@@ -56,28 +24,6 @@ double log_normalizer(const float * logits, int n) {
         sum += std::exp(logits[i] - top);
     }
     return top + std::log(sum);
-}
-
-// Most rows that share a step, as the caller wants it or as the memory at hand suggests.
-int rows_for(const Model & model, int cells, std::optional<int> wanted) {
-    if (!model.exact()) {
-        return wanted.value_or(usual_rows);
-    }
-    if (wanted) {
-        return std::min(*wanted, model.on_gpu() ? exact_max_rows_gpu : exact_max_rows_cpu);
-    }
-    const int rows = model.on_gpu() ? usual_rows : exact_rows_cpu;
-    const double bytes = double(model.cell_bytes()) * cells * (tree_sequences + rows);
-    return bytes <= exact_rows_share * double(model.size_bytes()) ? rows : 1;
-}
-
-int step_tokens_for(const Model & model, int cells) {
-    if (!model.exact() || model.on_gpu()) {
-        return largest_step;
-    }
-    const int64_t per_token = int64_t(std::max(1, model.attention_heads())) * cells * sizeof(float);
-    const int64_t fits = attention_scratch_bytes / per_token / 16 * 16;
-    return static_cast<int>(std::clamp<int64_t>(fits, smallest_step, largest_step));
 }
 
 }  // namespace
@@ -151,33 +97,20 @@ struct Reader::Group {
     }
 };
 
-Reader::Reader(std::shared_ptr<const Model> m, const EngineOptions & options)
-    : model_(std::move(m)), cache_(options.context_cache_bytes) {
-    context_tokens_ = options.context_tokens;
-    if (model_->trained_context() > 0) {
-        context_tokens_ = std::min(context_tokens_, model_->trained_context());
-    }
-    const bool exact = model_->exact();
-    const bool gpu = model_->on_gpu();
-    const int step = step_tokens_for(*model_, context_tokens_);
-    const int exact_min_step = gpu ? exact_min_step_gpu : exact_min_step_cpu;
-    const int rows = rows_for(*model_, context_tokens_, options.parallel_rows);
-    budget_ = {step, exact ? exact_min_step : 1, tree_sequences, rows, gpu ? step_cost_gpu : step_cost_cpu};
-    // Rows of one step are exact when none sees the cells of another: every sequence has its own, and a fork copies
-    // them. Otherwise all share theirs: the longest row, and its padding or the other rows of its step.
-    const bool separate = exact && rows > 1;
-    cells_ = context_tokens_ + (rows > 1 && !separate ? step : exact_min_step);
-
-    threads_ = std::make_unique<ThreadPool>(options.threads);
+Reader::Reader(std::shared_ptr<const Model> model, int threads, const Shape & shape,
+               std::shared_ptr<ContextCache> cache)
+    : model_(std::move(model)), shape_(shape), cache_(std::move(cache)) {
+    const int sequences = shape_.budget.all_sequences();
+    threads_ = std::make_unique<ThreadPool>(threads);
     llama_context_params params = llama_context_default_params();
-    params.n_ctx = separate ? cells_ * budget_.all_sequences() : cells_;
-    params.n_batch = step;
-    params.n_ubatch = step;
-    params.n_seq_max = budget_.all_sequences();
-    params.n_outputs_max = budget_.all_sequences();
-    params.n_threads = options.threads;
-    params.n_threads_batch = options.threads;
-    params.kv_unified = !separate;
+    params.n_ctx = shape_.separate ? shape_.cells * sequences : shape_.cells;
+    params.n_batch = shape_.budget.step_tokens;
+    params.n_ubatch = shape_.budget.step_tokens;
+    params.n_seq_max = sequences;
+    params.n_outputs_max = sequences;
+    params.n_threads = threads;
+    params.n_threads_batch = threads;
+    params.kv_unified = !shape_.separate;
     params.type_k = params.type_v = model_->cache_type();
     params.flash_attn_type = model_->exact() ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
     params.no_perf = true;
@@ -187,6 +120,11 @@ Reader::Reader(std::shared_ptr<const Model> m, const EngineOptions & options)
     };
     params.abort_callback_data = this;
 
+    if (!model_->holds_cells(params.n_ctx)) {  // llama.cpp would abort the process
+        throw ModelLoadError(model_->device() + " takes no tensor as large as the keys of " +
+                             std::to_string(params.n_ctx) +
+                             " tokens; a smaller context_tokens, or fewer parallel_questions, need less");
+    }
     const LogCapture log;
     std::string reason;
     try {
@@ -196,8 +134,8 @@ Reader::Reader(std::shared_ptr<const Model> m, const EngineOptions & options)
         reason = error.what();
     }
     if (!context_) {
-        throw ModelLoadError("llama.cpp makes no context of " + std::to_string(context_tokens_) + " tokens: " + reason +
-                             "; a smaller context_tokens needs less memory");
+        throw ModelLoadError("llama.cpp makes no context of " + std::to_string(shape_.context_tokens) +
+                             " tokens: " + reason + "; a smaller context_tokens needs less memory");
     }
     memory_ = llama_get_memory(context_.get());
     if (!memory_) {
@@ -227,10 +165,10 @@ void Reader::check(const Request & request) const {
         if (length < 1) {
             throw InvalidRequest(row + " is empty");
         }
-        if (length > context_tokens_) {
+        if (length > shape_.context_tokens) {
             throw PayloadTooLarge(row + " has " + std::to_string(length) + " tokens; the context holds " +
-                                      std::to_string(context_tokens_),
-                                  length, context_tokens_);
+                                      std::to_string(shape_.context_tokens),
+                                  length, shape_.context_tokens);
         }
         if (request.contexts[i] < 0 || request.contexts[i] >= length) {
             throw InvalidRequest(row + " has a context that is no proper part of it");
@@ -244,6 +182,18 @@ void Reader::check(const Request & request) const {
     if (std::ranges::any_of(request.tokens, [&](Token t) { return t < 0 || t >= n; })) {
         throw InvalidRequest("a token id lies outside the vocabulary of " + std::to_string(n));
     }
+}
+
+int64_t Reader::known_tokens(const Request & request) const {
+    int64_t tokens = 0;
+    int64_t begin = 0;
+    for (const int64_t end : request.row_ends) {
+        if (const auto entry = cache_->find(Row(request.tokens.data() + begin, end - begin), this)) {
+            tokens += int64_t(entry->tokens.size());
+        }
+        begin = end;
+    }
+    return tokens;
 }
 
 void Reader::run(const Request & request, Listener & listener) {
@@ -265,11 +215,11 @@ void Reader::read(const Request & request) {
     for (size_t i = 0; i < request.row_ends.size(); ++i) {
         const Row row(request.tokens.data() + begin, request.row_ends[i] - begin);
         begin = request.row_ends[i];
-        auto entry = cache_.find(row);
+        auto entry = cache_->find(row, this);
         const int short_of_context = request.contexts[i] - (entry ? int(entry->tokens.size()) : 0);
-        if (request.pin && short_of_context > 0 && short_of_context < budget_.min_step_tokens) {
+        if (request.pin && short_of_context > 0 && short_of_context < shape_.budget.min_step_tokens) {
             // a step that short cannot end at the context's end: start from farther back
-            entry = cache_.find(row.first(std::max(0, request.contexts[i] - budget_.min_step_tokens + 1)));
+            entry = cache_->find(row.first(std::max(0, request.contexts[i] - shape_.budget.min_step_tokens + 1)), this);
         }
         Group & group = groups.try_emplace(entry, Group{request, {}, {}, {}, {}}).first->second;
         group.rows.push_back(row);
@@ -296,10 +246,10 @@ void Reader::plan(Group & group, int restored) const {
     Contexts contexts{{}, restored};
     for (const int number : group.numbers) {
         const int context = group.request.contexts[number];
-        const bool worth = group.request.pin || (cache_.enabled() && context >= shortest_cached_context);
+        const bool worth = group.request.pin || (cache_->enabled() && context >= shortest_cached_context);
         contexts.lengths.push_back(worth && can_copy(context) ? context : 0);
     }
-    group.plan = make_plan(group.rows, budget_, contexts);
+    group.plan = make_plan(group.rows, shape_.budget, contexts);
     std::map<int, std::vector<int>> equal;
     for (size_t i = 0; i < group.rows.size(); ++i) {
         equal[group.plan.same_as[i]].push_back(group.numbers[i]);
@@ -367,16 +317,16 @@ void Reader::restore(std::span<const uint8_t> state) {
 }
 
 void Reader::save(const Save & step, const Group & group) {
-    const bool fits = cache_.fits(llama_state_seq_get_size(context_.get(), step.sequence));
+    const bool fits = cache_->fits(llama_state_seq_get_size(context_.get(), step.sequence));
     if (group.wanted(step.rows, *listener_).empty() || !(fits || group.request.pin)) {
         return;
     }
-    keep(cache_.put(group.rows[step.row].first(step.tokens), copy_state(step.sequence)), group.request);
+    keep(cache_->put({group.rows[step.row].first(step.tokens), copy_state(step.sequence), this}), group.request);
 }
 
 void Reader::keep(const std::shared_ptr<const ContextCache::Entry> & context, const Request & request) {
     if (request.pin) {
-        cache_.pin(context);
+        cache_->pin(context);
         listener_->pinned(context);
     }
 }
@@ -395,7 +345,7 @@ void Reader::decode(const Decode & step, const Group & group) {
     const bool second_output = model_->exact() && segments.size() == 1;  // before the row's own, or behind it
     std::vector<std::pair<int, std::span<const int>>> reads;             // place in the batch, numbers of the rows
     for (const auto & [s, rows] : segments) {
-        if (s.sequence >= budget_.all_sequences() || s.end + s.padding > cells_) {
+        if (s.sequence >= shape_.budget.all_sequences() || s.end + s.padding > shape_.cells) {
             throw BackendError("a decode step leaves the context's limits");  // llama.cpp would abort the process
         }
         for (int i = s.begin; i < s.end; ++i) {
@@ -410,7 +360,7 @@ void Reader::decode(const Decode & step, const Group & group) {
             batch_->add(0, s.end + i, s.sequence, second_output && i == 0);
         }
     }
-    if (batch_->size() > budget_.step_tokens) {
+    if (batch_->size() > shape_.budget.step_tokens) {
         throw BackendError("a decode step is longer than the context's batch");
     }
     LogCapture log;

@@ -3,7 +3,7 @@
 
 #include "context_cache.h"
 #include "model.h"
-#include "plan.h"
+#include "shape.h"
 
 #include <chrono>
 #include <memory>
@@ -14,13 +14,6 @@
 namespace decider {
 
 using Clock = std::chrono::steady_clock;
-
-struct EngineOptions {
-    int threads = 1;                   // CPU threads of one decode step
-    int context_tokens = 16384;        // longest row, in tokens
-    std::optional<int> parallel_rows;  // rows that share one decode step; none: what the model and its memory suggest
-    size_t context_cache_bytes = 0;    // bound of the states kept between calls
-};
 
 // What a call asks: rows of tokens, and for each how many labels (the first n of Model::labels) it wants logits of.
 struct Request {
@@ -36,11 +29,6 @@ struct Request {
 struct Readout {
     std::vector<float> logits;  // of the row's labels
     double normalizer = 0;      // log of the sum of exp over all next-token logits
-};
-
-struct CacheInfo {
-    size_t entries;
-    size_t bytes;
 };
 
 // Thrown by Reader::run when it was asked to stop.
@@ -68,7 +56,7 @@ class Listener {
 class Reader {
   public:
     // Throws ModelLoadError when the context cannot be made (too little memory, an architecture without one).
-    Reader(std::shared_ptr<const Model> model, const EngineOptions & options);
+    Reader(std::shared_ptr<const Model> model, int threads, const Shape & shape, std::shared_ptr<ContextCache> cache);
     ~Reader();
 
     // Throws InvalidRequest or PayloadTooLarge for a request that cannot be run. May be called from another thread.
@@ -77,9 +65,10 @@ class Reader {
     // Reads every row. Throws Stopped, or BackendError when the device fails; the next run starts clean either way.
     void run(const Request & request, Listener & listener);
 
-    CacheInfo cache_info() const { return {cache_.size(), cache_.bytes()}; }
-    const Budget & budget() const { return budget_; }
-    int context_tokens() const { return context_tokens_; }
+    // Leading tokens of the rows that the context cache holds for this reader.
+    int64_t known_tokens(const Request & request) const;
+
+    const Shape & shape() const { return shape_; }
 
   private:
     class Batch;
@@ -102,14 +91,12 @@ class Reader {
     void restore(std::span<const uint8_t> state);
 
     const std::shared_ptr<const Model> model_;
-    Budget budget_{};
-    int context_tokens_ = 0;  // longest row
-    int cells_ = 0;           // what the context holds
+    const Shape shape_;
     std::unique_ptr<ThreadPool> threads_;
     std::unique_ptr<llama_context, ContextDeleter> context_;
     llama_memory_t memory_ = nullptr;
     std::unique_ptr<Batch> batch_;
-    ContextCache cache_;
+    const std::shared_ptr<ContextCache> cache_;
     Listener * listener_ = nullptr;  // of the run that goes on; the abort callback asks it
 };
 

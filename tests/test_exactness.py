@@ -92,22 +92,15 @@ def decider(path: Path) -> Iterator[Decider]:
         yield decider
 
 
-@pytest.fixture(scope="module", params=[1, 9], ids="{}_rows_a_step".format)
+@pytest.fixture(scope="module", params=["a_row_a_step", "short_rows_together"])
 def reader(request: pytest.FixtureRequest, path: Path, decider: Decider) -> Iterator[Reader]:
-    engine = decider._engine
-    if request.param > 1:
-        engine = Engine(
-            path,
-            device="cpu",
-            threads=1,
-            context_tokens=CONTEXT_TOKENS,
-            parallel_questions=request.param,
-            mode="exact",
-            context_cache_bytes=0,
-        )
+    if request.param == "a_row_a_step":
+        yield Reader(decider._engine, decider._engine)
+        return
+    engine = Engine(path, device="cpu", threads=1, context_tokens=CONTEXT_TOKENS, mode="exact", context_cache_bytes=0)
+    assert engine.parallel_questions == 4
     yield Reader(engine, decider._engine)
-    if engine is not decider._engine:
-        engine.close()
+    engine.close()
 
 
 @pytest.fixture
@@ -162,12 +155,21 @@ def test_label_counts(reader: Reader, rng: np.random.Generator) -> None:
 
 
 def test_other_settings(path: Path, reader: Reader, rng: np.random.Generator) -> None:
-    """A larger context, which means shorter steps, more threads and another number of parallel rows."""
-    engine = Engine(
-        path, device="cpu", threads=2, context_tokens=6 * CONTEXT_TOKENS, parallel_questions=2, mode="exact"
-    )
+    """A larger context, which means shorter steps, more threads, and a long row among short ones."""
+    engine = Engine(path, device="cpu", threads=2, context_tokens=6 * CONTEXT_TOKENS, mode="exact")
     assert engine._engine.step_tokens < reader.engine._engine.step_tokens
     reader.check([*random_tree(rng, most=3), tokens(rng, engine._engine.step_tokens + 30)], engine)
+    short = random_tree(rng, most=4)
+    reader.check(short, engine)
+    reader.check([*short, tokens(rng, engine.parallel_tokens + 1)], engine)
+    engine.close()
+
+
+def test_as_many_rows_a_step_as_there_may_be(path: Path, reader: Reader, rng: np.random.Generator) -> None:
+    engine = Engine(path, device="cpu", threads=1, context_tokens=256, parallel_questions=64, mode="exact")
+    assert engine.parallel_questions == 7
+    context = tokens(rng, 20)
+    reader.check([np.concatenate([context, tokens(rng, 20 + i % 3)]) for i in range(15)], engine)
     engine.close()
 
 

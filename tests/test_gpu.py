@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from decider_native import BackendError, Decider, Noul, devices, engine
+from decider_native import BackendError, Decider, ModelLoadError, Noul, devices, engine
 from decider_native.engine import Engine
 from golden import CASES, CONFIGS, check_answers, configured
 from token_rows import tokens
@@ -57,6 +58,22 @@ def test_in_exact_mode_a_row_is_the_same_bits_in_every_call(architecture: str, m
             for i, reading in zip(order, together.rows, strict=True):
                 assert reading.logits.tobytes() == alone[i].tobytes()
         reader.close()
+
+
+def test_a_context_that_the_device_cannot_hold_is_an_error(
+    make_model: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    too_large: dict[str, Any] = {"context_tokens": 2**20, "parallel_questions": 8, "mode": "exact", "self_check": False}
+    path = make_model("qwen3", "F32")
+    if "llvmpipe" not in GPUS[0].description:
+        pytest.skip("how much is too much is known for llvmpipe: a tensor of more than 128 MiB")
+    with pytest.raises(ModelLoadError, match=f"{GPUS[0].name} takes no tensor .* smaller context_tokens"):
+        Engine(path, device=GPUS[0].name, **too_large)
+    with caplog.at_level(logging.WARNING, "decider_native.engine"):
+        reader = Engine(path, threads=1, **too_large)
+    assert reader.device == "CPU"
+    assert "takes no tensor" in caplog.text
+    reader.close()
 
 
 def test_layers_stay_where_they_are_told_to(make_model: Callable[..., Path]) -> None:

@@ -202,8 +202,8 @@ std::vector<Tokens> random_rows(std::mt19937 & random, int most_rows, int longes
 
 void test_random_rows() {
     std::mt19937 random(1935);
-    const Budget budgets[] = {{512, 8, 5, 1, 8},  {16, 8, 2, 1, 8}, {40, 8, 3, 1, 8}, {2, 1, 2, 1, 8},
-                              {512, 1, 5, 8, 64}, {24, 1, 2, 3, 2}, {32, 8, 3, 4, 8}, {64, 4, 64, 1, 8}};
+    const Budget budgets[] = {{512, 8, 4, 1, 8},  {16, 8, 1, 1, 8}, {40, 8, 2, 1, 8}, {2, 1, 1, 1, 8},
+                              {512, 1, 4, 8, 64}, {24, 1, 1, 3, 2}, {32, 8, 3, 4, 8}, {64, 4, 64, 1, 8}};
     for (const Budget & budget : budgets) {
         for (int i = 0; i < 1500 && failed_checks < 20; ++i) {
             const std::vector<Tokens> rows = random_rows(random, i % 10 ? 12 : 40, i % 3 ? 12 : 60);
@@ -224,7 +224,7 @@ void test_random_rows() {
 // Every question about a state has the state as its context; a state is as long as it likes and may start another.
 void test_random_contexts() {
     std::mt19937 random(2026);
-    const Budget budgets[] = {{512, 8, 5, 1, 8}, {16, 8, 2, 1, 8}, {512, 1, 5, 8, 64}, {512, 4, 64, 1, 8}};
+    const Budget budgets[] = {{512, 8, 4, 1, 8}, {16, 8, 1, 1, 8}, {512, 1, 4, 8, 64}, {512, 4, 64, 1, 8}};
     for (const Budget & budget : budgets) {
         for (int i = 0; i < 1500 && failed_checks < 20; ++i) {
             std::vector<Tokens> rows;
@@ -292,7 +292,7 @@ void check_plan(const std::vector<Tokens> & rows, const Budget & budget, int64_t
 }
 
 void test_examples() {
-    const Budget exact{512, 8, 5, 1, 8};
+    const Budget exact{512, 8, 4, 1, 8};
     check_plan({}, exact, 0, 0, {});
     check_plan({{7}}, exact, 1, 7, {8});
     // 20 shared tokens once, then the shorter end, of 5 tokens and 3 of padding, then 10
@@ -304,24 +304,25 @@ void test_examples() {
     // 7 shared tokens are too short a step: each row decodes them
     check_plan({counted(12, 100), joined(counted(7), Tokens(5, 200))}, exact, 24, 0, {12, 12});
     // a long row in even pieces, none of them a remainder
-    check_plan({counted(10)}, {4, 1, 2, 1, 8}, 10, 0, {3, 4, 3});
+    check_plan({counted(10)}, {4, 1, 1, 1, 8}, 10, 0, {3, 4, 3});
     check_plan({counted(513)}, exact, 513, 0, {257, 256});
 
-    // Two pairs: with sequences for both branchings 10 + 2 (10 + 10 + 10), with two sequences the pairs do not share.
+    // Two pairs: with sequences for both branchings 10 + 2 (10 + 10 + 10), with one sequence for inner nodes the pairs
+    // do not share.
     const auto leaf = [](Token branch, Token end) {
         return joined(joined(counted(10), Tokens(10, branch)), Tokens(10, end));
     };
     const std::vector<Tokens> pairs = {leaf(100, 1), leaf(100, 2), leaf(200, 1), leaf(200, 2)};
     check_plan(pairs, exact, 70, 0, {10, 10, 10, 10, 10, 10, 10});
-    check_plan(pairs, {512, 8, 2, 1, 8}, 90, 0, {10, 20, 20, 20, 20});
+    check_plan(pairs, {512, 8, 1, 1, 8}, 90, 0, {10, 20, 20, 20, 20});
 
     // Leaves of 1, 1, 1 and 3 tokens below one node: all in one step where a step costs much, the longer one apart
     // where it costs less than the padding, and never more than the budget says.
     const std::vector<Tokens> leaves = {counted(20, 100), counted(20, 101), counted(20, 102), counted(22, 103)};
-    check_plan(leaves, {512, 1, 5, 8, 64}, 25, 6, {19, 12});
-    check_plan(leaves, {512, 1, 5, 8, 5}, 25, 0, {19, 3, 3});
-    check_plan(leaves, {512, 1, 5, 3, 64}, 25, 0, {19, 3, 3});
-    check_plan(leaves, {19, 8, 5, 4, 8}, 25, 26, {19, 16, 16});
+    check_plan(leaves, {512, 1, 4, 8, 64}, 25, 6, {19, 12});
+    check_plan(leaves, {512, 1, 4, 8, 5}, 25, 0, {19, 3, 3});
+    check_plan(leaves, {512, 1, 4, 3, 64}, 25, 0, {19, 3, 3});
+    check_plan(leaves, {19, 8, 4, 4, 8}, 25, 26, {19, 16, 16});
 
     // Contexts are saved where they end, for one question as for many; one that was restored is neither decoded nor
     // saved

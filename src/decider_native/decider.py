@@ -90,8 +90,9 @@ class Decider:
         The longest row (a state and one question) in tokens, at most what the model was trained for.
     parallel_questions
         Rows that share one decode step. It changes the speed, and in exact mode no answer; but there it is at most 7
-        (8 on a GPU) and takes memory: cells for `context_tokens` of so many rows and five more. None: 8 in fast mode;
-        in exact mode 4 (8 on a GPU) where that takes no more than a quarter of the weights' size, else 1.
+        (8 on a GPU) and takes memory: cells for `context_tokens` of so many rows and four more. None: 8 in fast mode;
+        in exact mode 4 (8 on a GPU) where all rows of a call have at most 1024 tokens, or what half of the weights'
+        size holds for them, else 1.
     mode
         ``"exact"``: an answer is the same, bit for bit, whatever else is in the call. ``"fast"`` gives that up for
         speed. ``"auto"``: exact unless a GPU does the work.
@@ -359,6 +360,7 @@ class Decider:
             "threads": self._engine.threads,
             "mode": self.mode,
             "parallel_questions": self._engine.parallel_questions,
+            "parallel_tokens": self._engine.parallel_tokens,
             "cached_contexts": self._engine.context_cache[0],
             "cached_bytes": self._engine.context_cache[1],
         }

@@ -124,9 +124,9 @@ class Engine:
     context_tokens
         Longest row in tokens; never more than the model was trained for.
     parallel_questions
-        Rows that share one decode step. In exact mode at most 7 (8 on a GPU), and each has memory of its own:
-        `context_tokens` cells for so many rows and five more. None: 8 in fast mode; in exact mode 4 (8 on a GPU)
-        where that takes no more than a quarter of the weights' size, else 1.
+        Rows that share one decode step. In exact mode at most 7 (8 on a GPU), and each has memory of its own then:
+        `context_tokens` cells for so many rows and four more. None: 8 in fast mode; in exact mode 4 (8 on a GPU) where
+        all rows of a call have at most 1024 tokens or what half of the weights' size holds for them, else 1.
     mode
         ``"exact"``: a row's logits are the same bits whatever else is in the call. ``"fast"`` gives that up.
         ``"auto"``: exact unless a GPU does the work.
@@ -149,8 +149,10 @@ class Engine:
 
     Attributes
     ----------
-    context_tokens, label_count, parallel_questions
-        Longest row in tokens; how many labels the vocabulary holds; how many rows share a decode step at most.
+    context_tokens, label_count
+        Longest row in tokens; how many labels the vocabulary holds.
+    parallel_questions, parallel_tokens
+        How many rows share a decode step at most, and how many tokens such a row has at most.
     device, mode, threads
         What does the work, and how.
     description, parameters, size_bytes, metadata
@@ -210,6 +212,7 @@ class Engine:
         self.parse_special = parse_special
         self.context_tokens = self._engine.context_tokens
         self.parallel_questions = self._engine.parallel_rows
+        self.parallel_tokens = self._engine.parallel_rows_tokens
         self.label_count = len(model.labels)
         self.device = model.device
         self.description = model.description
