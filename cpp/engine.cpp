@@ -163,7 +163,7 @@ Reader & Engine::State::reader_for(const Request & request) {
     if (!short_reader) {
         try {
             short_reader = std::make_unique<Reader>(model, threads, *short_shape, cache);
-        } catch (const Error &) {  // too little memory for it
+        } catch (const Error &) {  // too little memory for it: the other one reads everything
             no_short_reader = true;
             return *reader;
         }

@@ -332,19 +332,19 @@ void Reader::keep(const std::shared_ptr<const ContextCache::Entry> & context, co
 }
 
 void Reader::decode(const Decode & step, const Group & group) {
-    std::vector<std::pair<Segment, std::vector<int>>> segments;  // that are still wanted, and the numbers of their rows
+    // One row that is wanted is enough for the whole step: without the others llama.cpp would cut it elsewhere.
+    std::vector<std::vector<int>> wanted;
     for (const Segment & s : step.segments) {
-        if (std::vector<int> rows = group.wanted(s.rows, *listener_); !rows.empty()) {
-            segments.emplace_back(s, std::move(rows));
-        }
+        wanted.push_back(group.wanted(s.rows, *listener_));
     }
-    if (segments.empty()) {
+    if (std::ranges::all_of(wanted, &std::vector<int>::empty)) {
         return;
     }
     batch_->clear();
-    const bool second_output = model_->exact() && segments.size() == 1;  // before the row's own, or behind it
-    std::vector<std::pair<int, std::span<const int>>> reads;             // place in the batch, numbers of the rows
-    for (const auto & [s, rows] : segments) {
+    const bool second_output = model_->exact() && wanted.size() == 1;  // before the row's own, or behind it
+    std::vector<int> places;                                           // of the segments' last tokens in the batch
+    for (size_t segment = 0; segment < wanted.size(); ++segment) {
+        const Segment & s = step.segments[segment];
         if (s.sequence >= shape_.budget.all_sequences() || s.end + s.padding > shape_.cells) {
             throw BackendError("a decode step leaves the context's limits");  // llama.cpp would abort the process
         }
@@ -352,10 +352,8 @@ void Reader::decode(const Decode & step, const Group & group) {
             const bool before = second_output && s.padding == 0 && i + 2 == s.end;
             batch_->add(group.rows[s.row][i], i, s.sequence, s.read && (before || i + 1 == s.end));
         }
-        listener_->decoded(rows, s.end - s.begin, s.padding);
-        if (s.read) {
-            reads.emplace_back(batch_->size() - 1, rows);
-        }
+        listener_->decoded(wanted[segment], s.end - s.begin, s.padding);
+        places.push_back(batch_->size() - 1);
         for (int i = 0; i < s.padding; ++i) {
             batch_->add(0, s.end + i, s.sequence, second_output && i == 0);
         }
@@ -372,8 +370,11 @@ void Reader::decode(const Decode & step, const Group & group) {
     if (code != 0) {
         throw BackendError("llama_decode answered " + std::to_string(code) + ": " + log.errors());
     }
-    for (const auto & [place, rows] : reads) {
-        const float * logits = llama_get_logits_ith(context_.get(), place);
+    for (size_t segment = 0; segment < wanted.size(); ++segment) {
+        if (!step.segments[segment].read || wanted[segment].empty()) {
+            continue;
+        }
+        const float * logits = llama_get_logits_ith(context_.get(), places[segment]);
         if (!logits) {
             throw BackendError("llama.cpp returned no logits for a row");
         }
@@ -381,7 +382,7 @@ void Reader::decode(const Decode & step, const Group & group) {
         if (!std::isfinite(normalizer)) {
             throw BackendError("the model's logits are not finite; the weights or the device are faulty");
         }
-        for (const int row : rows) {
+        for (const int row : wanted[segment]) {
             Readout readout{{}, normalizer};
             for (int i = 0; i < group.request.label_counts[row]; ++i) {
                 readout.logits.push_back(logits[model_->labels()[i]]);

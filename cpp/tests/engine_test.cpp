@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <thread>
 
@@ -110,6 +111,45 @@ void check_answers(Engine & engine) {
         CHECK(std::ranges::equal(again.logits, std::span(together.logits).first(2 * labels)));
     }
     CHECK(engine.cache_info().entries == 1);
+}
+
+// What a reader says of the rows that are wanted.
+struct Collector final : Listener {
+    explicit Collector(int row) : unwanted(row) {}
+    bool must_stop() override { return false; }
+    bool wants(int row) override { return row != unwanted; }
+    void planned(int64_t) override {}
+    void decoded(std::span<const int>, int, int) override {}
+    void reused(std::span<const int>, int) override {}
+    void read(int row, Readout readout) override { readouts[row] = std::move(readout); }
+    void pinned(const std::shared_ptr<const ContextCache::Entry> &) override {}
+    bool yields(int64_t) override { return false; }
+    void serve_others() override {}
+
+    const int unwanted;
+    std::map<int, Readout> readouts;
+};
+
+// A row that is given up changes nothing for those that share its step.
+void check_given_up(const std::shared_ptr<const Model> & model) {
+    const auto shape = short_shape_for(*model, shape_for(*model, context_tokens, std::nullopt));
+    CHECK(shape && shape->budget.rows_per_step == 4);
+    Reader reader(model, 1, *shape, std::make_shared<ContextCache>(0));
+    const Tokens context = random_tokens(20, 9);
+    std::vector<Tokens> rows;
+    for (int i = 0; i < 4; ++i) {
+        rows.push_back(joined(context, random_tokens(10 + i, unsigned(10 + i))));
+    }
+    Collector all(-1);
+    reader.run(request(rows), all);
+    for (int unwanted = 0; unwanted < 4; ++unwanted) {
+        Collector some(unwanted);
+        reader.run(request(rows), some);
+        CHECK(some.readouts.size() == 3 && !some.readouts.contains(unwanted));
+        for (const auto & [row, readout] : some.readouts) {
+            CHECK(readout.logits == all.readouts[row].logits && readout.normalizer == all.readouts[row].normalizer);
+        }
+    }
 }
 
 void check_limits(Engine & engine) {
@@ -227,7 +267,7 @@ int main(int count, char ** arguments) {
 
     for (const bool exact : {true, false}) {
         const auto model = std::make_shared<const Model>(ModelOptions{file, "CPU", {}, exact});
-        const EngineOptions options{exact ? 2 : 1, context_tokens, 8, 1 << 26};
+        const EngineOptions options{exact ? 2 : 1, context_tokens, std::nullopt, 1 << 26};
         check_text(*model);
         Engine engine(model, options);
         CHECK(engine.sequences() > (exact ? 1 : 8) && engine.step_tokens() >= 2 * engine.min_step_tokens());
@@ -239,6 +279,7 @@ int main(int count, char ** arguments) {
         if (exact) {
             check_answers(engine);
             check_threads(engine);
+            check_given_up(model);
             check_fork(std::make_unique<Engine>(model, options));
         }
         CHECK(evaluate(engine, {random_tokens(context_tokens, 8)}).logits.size() == labels);
