@@ -112,7 +112,7 @@ Reader::Reader(std::shared_ptr<const Model> model, int threads, const Shape & sh
     params.n_threads_batch = threads;
     params.kv_unified = !shape_.separate;
     params.type_k = params.type_v = model_->cache_type();
-    params.flash_attn_type = model_->exact() ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
+    params.flash_attn_type = shape_.flash_attention ? LLAMA_FLASH_ATTN_TYPE_AUTO : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.no_perf = true;
     params.abort_callback = [](void * data) {
         Listener * listener = static_cast<Reader *>(data)->listener_;

@@ -30,14 +30,22 @@ constexpr int smallest_step = 64;
 // values; a step shorter than 512 costs a CPU almost no speed.
 constexpr int64_t attention_scratch_bytes = 40 << 20;
 
-// Rows that share steps exactly are short: all of their sequences have cells for so many tokens, in these units.
-constexpr int longest_short_row = 1024;
-constexpr int short_row_unit = 256;
+// llama.cpp gives a sequence cells of its own in these units.
+constexpr int cell_unit = 256;
+
+// Rows that share steps exactly are short: no sequence has more cells.
+constexpr int most_short_cells = 1024;
 constexpr int largest_short_step = 256;
 constexpr double short_rows_share = 0.5;  // of the weights' size
 
 int exact_min_step(const Model & model) {
     return model.on_gpu() ? exact_min_step_gpu : exact_min_step_cpu;
+}
+
+// Mesa's software renderer, on which ggml's flash attention ends in a segmentation fault (a step of 32 tokens behind
+// 50).
+bool is_llvmpipe(const Model & model) {
+    return model.on_gpu() && model.device_description().starts_with("llvmpipe");
 }
 
 int step_tokens_for(const Model & model, int cells) {
@@ -52,7 +60,7 @@ int step_tokens_for(const Model & model, int cells) {
 }  // namespace
 
 Shape shape_for(const Model & model, int context_tokens, std::optional<int> parallel_rows) {
-    Shape shape{context_tokens, 0, false, {}};
+    Shape shape{context_tokens, 0, false, false, {}};
     if (model.trained_context() > 0) {
         shape.context_tokens = std::min(context_tokens, model.trained_context());
     }
@@ -64,8 +72,12 @@ Shape shape_for(const Model & model, int context_tokens, std::optional<int> para
         rows = std::min(rows, min_step - 1);
     }
     shape.separate = exact && rows > 1;
+    shape.flash_attention = !exact && !is_llvmpipe(model);
     // Beside the longest row there is room for its padding, or for the other rows of its step.
     shape.cells = shape.context_tokens + (rows > 1 && !shape.separate ? step : min_step);
+    if (shape.separate) {
+        shape.cells = (shape.cells + cell_unit - 1) / cell_unit * cell_unit;
+    }
     shape.budget = {step, min_step, tree_sequences, rows, model.on_gpu() ? step_cost_gpu : step_cost_cpu};
     return shape;
 }
@@ -77,12 +89,12 @@ std::optional<Shape> short_shape_for(const Model & model, const Shape & general)
     const int rows = model.on_gpu() ? usual_rows : exact_rows_cpu;
     const double room = short_rows_share * double(model.size_bytes()) / (tree_sequences + rows);
     const double fits = (room - double(model.recurrent_bytes())) / double(model.cell_bytes());
-    const int cells = std::min<int>(longest_short_row, static_cast<int>(std::clamp(fits, 0.0, 1e6)));
-    const int tokens = std::min(general.context_tokens, cells / short_row_unit * short_row_unit);
-    if (tokens < short_row_unit) {
+    const int cells = static_cast<int>(std::clamp(fits, 0.0, double(most_short_cells))) / cell_unit * cell_unit;
+    if (cells == 0) {
         return std::nullopt;
     }
-    Shape shape = shape_for(model, tokens, rows);
+    const int tokens = cells - general.budget.min_step_tokens;
+    Shape shape = shape_for(model, std::min(general.context_tokens, tokens), rows);
     shape.budget.step_tokens = std::min(shape.budget.step_tokens, largest_short_step);
     return shape;
 }

@@ -12,6 +12,7 @@ struct Shape {
     int context_tokens;  // longest row
     int cells;           // keys and values of so many tokens: in each sequence, or in all together
     bool separate;       // every sequence has cells of its own, and a fork copies them
+    bool flash_attention;
     Budget budget;
 };
 

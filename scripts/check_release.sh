@@ -63,7 +63,9 @@ END
 say 'the tests against the installed wheel'
 "${PYTHON:-python3}" -m venv "$scratch/clean"
 "$scratch/clean/bin/pip" install --quiet "$wheel[test]"
-cp -r tests examples bench docs pyproject.toml README.md "$scratch/"
+mkdir "$scratch/vendor"
+cp vendor/llama.cpp.json "$scratch/vendor/"
+cp -r tests examples bench docs scripts pyproject.toml README.md "$scratch/"
 (cd "$scratch" && PATH=$scratch/clean/bin:$PATH "$scratch/clean/bin/python" -m pytest)
 mv "$wheel" "$dist/"
 say done

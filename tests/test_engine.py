@@ -158,7 +158,6 @@ engine = Engine(sys.argv[1], device="cpu", threads=1, context_tokens=2048)
 short = tokens(np.random.default_rng(0), 20)
 before = engine.read([short], [5]).rows[0].logits.tobytes()
 main = threading.main_thread().ident
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background command begins with none
 threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()
 try:
     engine.read([tokens(np.random.default_rng(i), 2048) for i in range(256)], [2] * 256)

@@ -91,7 +91,7 @@ class Decider:
     parallel_questions
         Rows that share one decode step. It changes the speed, and in exact mode no answer; but there it is at most 7
         (8 on a GPU) and takes memory: cells for `context_tokens` of so many rows and four more. None: 8 in fast mode;
-        in exact mode 4 (8 on a GPU) where all rows of a call have at most 1024 tokens, or what half of the weights'
+        in exact mode 4 (8 on a GPU) where all rows of a call have at most 1016 tokens, or what half of the weights'
         size holds for them, else 1.
     mode
         ``"exact"``: an answer is the same, bit for bit, whatever else is in the call. ``"fast"`` gives that up for

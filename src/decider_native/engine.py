@@ -126,7 +126,7 @@ class Engine:
     parallel_questions
         Rows that share one decode step. In exact mode at most 7 (8 on a GPU), and each has memory of its own then:
         `context_tokens` cells for so many rows and four more. None: 8 in fast mode; in exact mode 4 (8 on a GPU) where
-        all rows of a call have at most 1024 tokens or what half of the weights' size holds for them, else 1.
+        all rows of a call have at most 1016 tokens or what half of the weights' size holds for them, else 1.
     mode
         ``"exact"``: a row's logits are the same bits whatever else is in the call. ``"fast"`` gives that up.
         ``"auto"``: exact unless a GPU does the work.
