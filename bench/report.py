@@ -49,18 +49,18 @@ def amount(value: float, unit: str) -> str:
 
 def comparison(document: Json) -> list[str]:
     """Lines of the table: a line per case and contestant."""
-    lines = ["| case | contestant | median | ratio | target | |", "|---|---|---|---|---|---|"]
+    lines = ["| case | contestant | median | runs | ratio | target | |", "|---|---|---|---|---|---|---|"]
     for case in document["cases"]:
         title = case["title"]
         for name, contestant in case["contestants"].items():
             if "left_out" in contestant:
-                cells = [f"not measured: {contestant['left_out']}", "", ""]
+                cells = [f"not measured: {contestant['left_out']}", "", "", ""]
             else:
                 ratio = f"{contestant['ratio']:.2f}" if "ratio" in contestant else ""
-                cells = [amount(contestant["median"], case["unit"]), ratio, ""]
+                cells = [amount(contestant["median"], case["unit"]), str(len(contestant["samples"])), ratio, ""]
             verdict = ""
             if name == case["peer"]:
-                cells[2] = f"{case['bound']} {case['target']:.2f}"
+                cells[3] = f"{case['bound']} {case['target']:.2f}"
                 verdict = {True: "met", False: "**not met**", None: "not measured"}[case["met"]]
             lines.append(f"| {title} | {name} | {' | '.join(cell.replace('|', '/') for cell in cells)} | {verdict} |")
             title = ""

@@ -42,8 +42,7 @@ int exact_min_step(const Model & model) {
     return model.on_gpu() ? exact_min_step_gpu : exact_min_step_cpu;
 }
 
-// Mesa's software renderer, on which ggml's flash attention ends in a segmentation fault (a step of 32 tokens behind
-// 50).
+// Mesa's software renderer, where ggml's flash attention ends in a segmentation fault (32 tokens behind 50, say).
 bool is_llvmpipe(const Model & model) {
     return model.on_gpu() && model.device_description().starts_with("llvmpipe");
 }
