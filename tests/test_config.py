@@ -77,6 +77,8 @@ class TestMapping:
         for data in ({}, {"schema_first": False, "temperature_schema_first": 2}):
             with pytest.raises(ConfigError, match="trained for it"):
                 config_from_mapping(data, FILE).override(layout="schema_first")
+        with pytest.raises(ConfigError, match="layout must be one of plain, chat, got 'schema_first'"):
+            config_from_mapping({"layout": "schema_first", "schema_first": True}, FILE)
         with pytest.raises(ConfigError, match="schema_first must be true or false"):
             config_from_mapping({"schema_first": 1}, FILE)
 

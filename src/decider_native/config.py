@@ -22,7 +22,8 @@ __all__ = [
 
 LayoutName: TypeAlias = Literal["plain", "chat", "schema_first"]
 
-_LAYOUTS: tuple[LayoutName, ...] = ("plain", "chat", "schema_first")
+_FILE_LAYOUTS: tuple[LayoutName, ...] = ("plain", "chat")  # the third is only chosen by a caller
+_LAYOUTS: tuple[LayoutName, ...] = (*_FILE_LAYOUTS, "schema_first")
 _TEMPERATURE_KEYS = (
     "temperature",
     "temperature_by_type",
@@ -199,7 +200,7 @@ def config_from_mapping(data: Mapping[str, Any], where: str) -> ReadoutConfig:
             by_type=by_type,
             by_options=by_options,
         ),
-        layout=_layout(layout, f"{where}: layout"),
+        layout=_layout(layout, f"{where}: layout", _FILE_LAYOUTS),
         isolated_levels=_flag(data.get("isolated_levels", False), f"{where}: isolated_levels"),
         neutralize_none=_flag(data.get("neutralize_none", True), f"{where}: neutralize_none"),
         schema_first=schema_first if any(trained) else None,
@@ -313,9 +314,9 @@ def _by_options(value: object, where: str) -> OptionsTemperature | None:
     return formula
 
 
-def _layout(value: object, where: str) -> LayoutName:
-    if value not in _LAYOUTS:
-        raise ConfigError(f"{where} must be one of {', '.join(_LAYOUTS)}, got {value!r}")
+def _layout(value: object, where: str, known: tuple[LayoutName, ...] = _LAYOUTS) -> LayoutName:
+    if value not in known:
+        raise ConfigError(f"{where} must be one of {', '.join(known)}, got {value!r}")
     return value
 
 

@@ -141,9 +141,8 @@ class Decider:
         config: ConfigSource | None = None,
     ) -> None:
         overrides = (temperature, temperature_by_type, layout, isolated_levels)
-        ReadoutConfig(schema_first=Temperatures()).override(
-            *overrides
-        )  # a faulty argument fails before the model loads
+        # a faulty argument fails before the model loads
+        ReadoutConfig(schema_first=Temperatures()).override(*overrides)
         resolved = resolve(model, config=config)
         self.name = resolved.name
         self.path = resolved.path
