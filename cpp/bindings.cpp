@@ -144,13 +144,8 @@ Evaluation evaluate(Engine & engine, const Input<int32_t> & tokens, const Input<
 nb::list plan_steps(const Input<int32_t> & tokens, const Input<int64_t> & row_ends, const Input<int32_t> & contexts,
                     int restored, int step_tokens, int min_step_tokens, int sequences, int rows_per_step,
                     int step_cost) {
-    std::vector<Row> rows;
-    int64_t begin = 0;
-    for (const int64_t end : to_vector(row_ends)) {
-        rows.emplace_back(tokens.data() + begin, end - begin);
-        begin = end;
-    }
-    const Plan plan = make_plan(rows, {step_tokens, min_step_tokens, sequences, rows_per_step, step_cost},
+    const Request request{to_vector(tokens), to_vector(row_ends), {}, {}, false, std::nullopt};
+    const Plan plan = make_plan(request.rows(), {step_tokens, min_step_tokens, sequences, rows_per_step, step_cost},
                                 {to_vector(contexts), restored});
     nb::list steps;
     for (const Step & step : plan.steps) {

@@ -150,14 +150,11 @@ void Engine::State::run(std::vector<std::shared_ptr<Job>> jobs, bool suspendable
 // The reader that packs rows, where they are short enough and the other one does not hold more of them. It is made when
 // it is first needed.
 Reader & Engine::State::reader_for(const Request & request) {
-    int64_t longest = 0;
-    int64_t begin = 0;
-    for (const int64_t end : request.row_ends) {
-        longest = std::max(longest, end - begin);
-        begin = end;
+    if (!short_shape || no_short_reader) {
+        return *reader;
     }
-    if (!short_shape || no_short_reader ||
-        longest > short_shape->context_tokens / (request.pin ? 2 : 1)) {  // a pin leaves room to ask
+    const auto most = size_t(short_shape->context_tokens / (request.pin ? 2 : 1));  // a pin leaves room to ask
+    if (std::ranges::any_of(request.rows(), [&](Row row) { return row.size() > most; })) {
         return *reader;
     }
     if (!short_reader) {

@@ -68,7 +68,7 @@ class Planner {
     // Where the rows order_[first, last) have one context that ends after `done` and not after `shared`: decode up to
     // there and save it. Returns how many tokens the sequence holds.
     int save_context(size_t first, size_t last, int done, int shared, int sequence) {
-        if (contexts_.lengths.empty()) {
+        if (!saves(first, done)) {
             return done;
         }
         const int end = contexts_.lengths[order_[first]];
@@ -77,7 +77,7 @@ class Planner {
                 return done;
             }
         }
-        if (end > shared || end - done < budget_.min_step_tokens) {
+        if (end > shared) {
             return done;
         }
         extend(first, last, done, end, sequence);
@@ -208,7 +208,7 @@ class Planner {
 
     int length(size_t at) const { return int(rows_[order_[at]].size()); }
 
-    // Whether the context of a row that is read alone ends after `done`, far enough to be saved.
+    // Whether the context of a row ends after `done`, far enough to be saved.
     bool saves(size_t at, int done) const {
         return !contexts_.lengths.empty() && contexts_.lengths[order_[at]] - done >= budget_.min_step_tokens;
     }

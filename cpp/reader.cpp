@@ -97,6 +97,16 @@ struct Reader::Group {
     }
 };
 
+std::vector<Row> Request::rows() const {
+    std::vector<Row> result;
+    int64_t begin = 0;
+    for (const int64_t end : row_ends) {
+        result.emplace_back(tokens.data() + begin, end - begin);
+        begin = end;
+    }
+    return result;
+}
+
 Reader::Reader(std::shared_ptr<const Model> model, int threads, const Shape & shape,
                std::shared_ptr<ContextCache> cache)
     : model_(std::move(model)), shape_(shape), cache_(std::move(cache)) {
@@ -186,12 +196,10 @@ void Reader::check(const Request & request) const {
 
 int64_t Reader::known_tokens(const Request & request) const {
     int64_t tokens = 0;
-    int64_t begin = 0;
-    for (const int64_t end : request.row_ends) {
-        if (const auto entry = cache_->find(Row(request.tokens.data() + begin, end - begin), this)) {
+    for (const Row row : request.rows()) {
+        if (const auto entry = cache_->find(row, this)) {
             tokens += int64_t(entry->tokens.size());
         }
-        begin = end;
     }
     return tokens;
 }
@@ -211,10 +219,9 @@ void Reader::run(const Request & request, Listener & listener) {
 void Reader::read(const Request & request) {
     // Rows that start with the same cached context are read together; those that start with none are one tree.
     std::map<std::shared_ptr<const ContextCache::Entry>, Group> groups;
-    int64_t begin = 0;
-    for (size_t i = 0; i < request.row_ends.size(); ++i) {
-        const Row row(request.tokens.data() + begin, request.row_ends[i] - begin);
-        begin = request.row_ends[i];
+    const std::vector<Row> rows = request.rows();
+    for (size_t i = 0; i < rows.size(); ++i) {
+        const Row row = rows[i];
         auto entry = cache_->find(row, this);
         const int short_of_context = request.contexts[i] - (entry ? int(entry->tokens.size()) : 0);
         if (request.pin && short_of_context > 0 && short_of_context < shape_.budget.min_step_tokens) {

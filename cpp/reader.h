@@ -2,7 +2,6 @@
 #pragma once
 
 #include "context_cache.h"
-#include "model.h"
 #include "shape.h"
 
 #include <chrono>
@@ -23,6 +22,8 @@ struct Request {
     std::vector<int32_t> contexts;  // per row: its leading tokens that later calls may ask about again; 0: none
     bool pin = false;               // keep the context of the one row whatever its size, for whoever holds it
     std::optional<Clock::time_point> deadline;
+
+    std::vector<Row> rows() const;  // views of `tokens`; row_ends must fit it
 };
 
 // What one row's last token says.
@@ -67,8 +68,6 @@ class Reader {
 
     // Leading tokens of the rows that the context cache holds for this reader.
     int64_t known_tokens(const Request & request) const;
-
-    const Shape & shape() const { return shape_; }
 
   private:
     class Batch;

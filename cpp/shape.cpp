@@ -82,7 +82,7 @@ Shape shape_for(const Model & model, int context_tokens, std::optional<int> para
 }
 
 std::optional<Shape> short_shape_for(const Model & model, const Shape & general) {
-    if (!model.exact() || general.budget.rows_per_step > 1) {
+    if (!model.exact()) {
         return std::nullopt;
     }
     const int rows = model.on_gpu() ? usual_rows : exact_rows_cpu;

@@ -21,7 +21,7 @@ struct Shape {
 Shape shape_for(const Model & model, int context_tokens, std::optional<int> parallel_rows);
 
 // For short rows that share decode steps though the model is exact, beside `general`, which has a step for each. None
-// where that would change nothing, or take more than half of the weights' memory.
+// where it is not exact, or they would take more than half of the weights' memory.
 std::optional<Shape> short_shape_for(const Model & model, const Shape & general);
 
 }  // namespace decider
