@@ -142,11 +142,12 @@ Evaluation evaluate(Engine & engine, const Input<int32_t> & tokens, const Input<
 // A plan as tuples: ("decode", [(sequence, row, begin, end, padding, read), ...]), ("fork", source, target),
 // ("drop", sequence), ("save", sequence, row, tokens).
 nb::list plan_steps(const Input<int32_t> & tokens, const Input<int64_t> & row_ends, const Input<int32_t> & contexts,
-                    int restored, int step_tokens, int min_step_tokens, int sequences, int rows_per_step,
-                    int step_cost) {
+                    int restored, int step_tokens, int min_step_tokens, int sequences, int rows_per_step, int step_cost,
+                    int tile) {
     const Request request{to_vector(tokens), to_vector(row_ends), {}, {}, false, std::nullopt};
-    const Plan plan = make_plan(request.rows(), {step_tokens, min_step_tokens, sequences, rows_per_step, step_cost},
-                                {to_vector(contexts), restored});
+    const Plan plan =
+        make_plan(request.rows(), {step_tokens, min_step_tokens, sequences, rows_per_step, step_cost, tile},
+                  {to_vector(contexts), restored});
     nb::list steps;
     for (const Step & step : plan.steps) {
         if (const auto * decode = std::get_if<Decode>(&step)) {
@@ -277,10 +278,10 @@ NB_MODULE(_native, m) {
         .def_prop_ro("parallel_rows_tokens", &Engine::parallel_rows_tokens, "How long these may be.");
 
     m.def("plan_steps", &plan_steps, "tokens"_a, "row_ends"_a, "contexts"_a, nb::kw_only(), "restored"_a,
-          "step_tokens"_a, "min_step_tokens"_a, "sequences"_a, "rows_per_step"_a, "step_cost"_a,
+          "step_tokens"_a, "min_step_tokens"_a, "sequences"_a, "rows_per_step"_a, "step_cost"_a, "tile"_a,
           nb::sig("def plan_steps(tokens: NDArray[numpy.int32], row_ends: NDArray[numpy.int64], contexts: "
                   "NDArray[numpy.int32], *, restored: int, step_tokens: int, min_step_tokens: int, sequences: int, "
-                  "rows_per_step: int, step_cost: int) -> list[tuple[object, ...]]"),
+                  "rows_per_step: int, step_cost: int, tile: int) -> list[tuple[object, ...]]"),
           "How a call's rows would be decoded; for tests of the planner.");
     m.def("devices", [] {
         load_backends(library_directory());

@@ -82,6 +82,7 @@ class Reader::Batch {
 // The rows of a request that start from the same state, and their plan.
 struct Reader::Group {
     const Request & request;
+    int restored;  // leading tokens that its rows start from
     std::vector<Row> rows;
     std::vector<int> numbers;  // of the rows, in the request
     Plan plan;
@@ -228,29 +229,30 @@ void Reader::read(const Request & request) {
             // a step that short cannot end at the context's end: start from farther back
             entry = cache_->find(row.first(std::max(0, request.contexts[i] - shape_.budget.min_step_tokens + 1)), this);
         }
-        Group & group = groups.try_emplace(entry, Group{request, {}, {}, {}, {}}).first->second;
+        const int restored = entry ? int(entry->tokens.size()) : 0;
+        Group & group = groups.try_emplace(entry, Group{request, restored, {}, {}, {}, {}}).first->second;
         group.rows.push_back(row);
         group.numbers.push_back(int(i));
     }
     int64_t tokens = 0;
     for (auto & [entry, group] : groups) {
-        plan(group, entry ? int(entry->tokens.size()) : 0);
+        plan(group);
         tokens += group.plan.decoded_tokens;
     }
     listener_->planned(tokens);
     for (const auto & [entry, group] : groups) {
         llama_memory_clear(memory_, false);
         if (entry) {
-            restore(entry->state);
-            listener_->reused(group.numbers, int(entry->tokens.size()));
+            restore(entry->state, 0);
+            listener_->reused(group.numbers, group.restored);
             keep(entry, request);
         }
         run_plan(group);
     }
 }
 
-void Reader::plan(Group & group, int restored) const {
-    Contexts contexts{{}, restored};
+void Reader::plan(Group & group) const {
+    Contexts contexts{{}, group.restored};
     for (const int number : group.numbers) {
         const int context = group.request.contexts[number];
         const bool worth = group.request.pin || (cache_->enabled() && context >= shortest_cached_context);
@@ -268,38 +270,50 @@ void Reader::plan(Group & group, int restored) const {
 
 void Reader::run_plan(const Group & group) {
     int64_t left = group.plan.decoded_tokens;
-    int sequences = 1;
+    std::map<int, int> held;  // tokens by sequence
+    if (group.restored > 0) {
+        held[0] = group.restored;
+    }
     for (const Step & step : group.plan.steps) {
         if (listener_->must_stop()) {
             throw Stopped();
         }
         if (const auto * fork = std::get_if<Fork>(&step)) {
             llama_memory_seq_cp(memory_, fork->source, fork->target, -1, -1);
-            ++sequences;
+            if (held.contains(fork->source)) {  // not where nobody wants it any more
+                held[fork->target] = held[fork->source];
+            }
         } else if (const auto * drop = std::get_if<Drop>(&step)) {
             llama_memory_seq_rm(memory_, drop->sequence, -1, -1);
-            --sequences;
+            held.erase(drop->sequence);
         } else if (const auto * keep = std::get_if<Save>(&step)) {
             save(*keep, group);
+            continue;
         } else {
             const Decode & now = std::get<Decode>(step);
-            decode(now, group);
+            const bool decoded = decode(now, group);
             for (const Segment & s : now.segments) {
                 left -= s.end - s.begin;
+                if (decoded) {
+                    held[s.sequence] = s.end + s.padding;
+                }
             }
-            if (sequences == 1 && left > 0 && can_copy(now.segments[0].end) && listener_->yields(left)) {
-                suspend(now.segments[0].sequence);
-            }
+        }
+        if (left > 0 && held.size() <= 1 && (held.empty() || can_copy(held.begin()->second)) &&
+            listener_->yields(left)) {
+            suspend(held.empty() ? std::nullopt : std::optional(held.begin()->first));
         }
     }
 }
 
 // While one sequence is all there is, a copy of it is enough to go on from later, with the same bits.
-void Reader::suspend(int sequence) {
-    const std::vector<uint8_t> state = copy_state(sequence);
+void Reader::suspend(std::optional<int> sequence) {
+    const std::vector<uint8_t> state = sequence ? copy_state(*sequence) : std::vector<uint8_t>{};
     listener_->serve_others();
     llama_memory_clear(memory_, false);
-    restore(state);
+    if (sequence) {
+        restore(state, *sequence);
+    }
 }
 
 bool Reader::can_copy(int tokens) const {
@@ -316,9 +330,9 @@ std::vector<uint8_t> Reader::copy_state(int sequence) const {
     return state;
 }
 
-// Into sequence 0 of an empty memory.
-void Reader::restore(std::span<const uint8_t> state) {
-    if (llama_state_seq_set_data(context_.get(), state.data(), state.size(), 0) != state.size()) {
+// Into an empty memory.
+void Reader::restore(std::span<const uint8_t> state, int sequence) {
+    if (llama_state_seq_set_data(context_.get(), state.data(), state.size(), sequence) != state.size()) {
         throw BackendError("llama.cpp does not take back a sequence's state");
     }
 }
@@ -338,14 +352,16 @@ void Reader::keep(const std::shared_ptr<const ContextCache::Entry> & context, co
     }
 }
 
-void Reader::decode(const Decode & step, const Group & group) {
-    // One row that is wanted is enough for the whole step: without the others llama.cpp would cut it elsewhere.
+// Returns whether it was: not where nobody wants it any more. One row that is wanted is enough for the whole step:
+// without the others llama.cpp would cut it elsewhere.
+bool Reader::decode(const Decode & step, const Group & group) {
+    const auto is_unwanted = [&](Range rows) { return group.wanted(rows, *listener_).empty(); };
+    if (std::ranges::all_of(step.needed_by, is_unwanted)) {
+        return false;
+    }
     std::vector<std::vector<int>> wanted;
     for (const Segment & s : step.segments) {
         wanted.push_back(group.wanted(s.rows, *listener_));
-    }
-    if (std::ranges::all_of(wanted, &std::vector<int>::empty)) {
-        return;
     }
     batch_->clear();
     const bool second_output = model_->exact() && wanted.size() == 1;  // before the row's own, or behind it
@@ -397,6 +413,7 @@ void Reader::decode(const Decode & step, const Group & group) {
             listener_->read(row, std::move(readout));
         }
     }
+    return true;
 }
 
 }  // namespace decider

@@ -79,15 +79,15 @@ class Reader {
     struct Group;
 
     void read(const Request & request);
-    void plan(Group & group, int restored) const;
+    void plan(Group & group) const;
     void run_plan(const Group & group);
     void save(const Save & step, const Group & group);
     void keep(const std::shared_ptr<const ContextCache::Entry> & context, const Request & request);
-    void decode(const Decode & step, const Group & group);
-    void suspend(int sequence);
+    bool decode(const Decode & step, const Group & group);
+    void suspend(std::optional<int> sequence);
     bool can_copy(int tokens) const;
     std::vector<uint8_t> copy_state(int sequence) const;
-    void restore(std::span<const uint8_t> state);
+    void restore(std::span<const uint8_t> state, int sequence);
 
     const std::shared_ptr<const Model> model_;
     const Shape shape_;

@@ -20,8 +20,12 @@ constexpr int usual_rows = 8;
 constexpr int exact_rows_cpu = 4;
 
 // What a decode step costs beyond its tokens, in tokens: unpacking the weights, the last matrix, waiting for threads.
-constexpr int step_cost_cpu = 8;
+constexpr int step_cost_cpu = 12;
 constexpr int step_cost_gpu = 64;
+
+// A CPU's products of packed weights take so many tokens at a time.
+constexpr int tile_cpu = 16;
+constexpr int tile_gpu = 1;
 
 constexpr int largest_step = 512;
 constexpr int smallest_step = 64;
@@ -35,7 +39,6 @@ constexpr int cell_unit = 256;
 
 // Rows that share steps exactly are short: no sequence has more cells.
 constexpr int most_short_cells = 1024;
-constexpr int largest_short_step = 256;
 constexpr double short_rows_share = 0.5;  // of the weights' size
 
 int exact_min_step(const Model & model) {
@@ -52,7 +55,7 @@ int step_tokens_for(const Model & model, int cells) {
         return largest_step;
     }
     const int64_t per_token = int64_t(std::max(1, model.attention_heads())) * cells * sizeof(float);
-    const int64_t fits = attention_scratch_bytes / per_token / 16 * 16;
+    const int64_t fits = attention_scratch_bytes / per_token / tile_cpu * tile_cpu;
     return static_cast<int>(std::clamp<int64_t>(fits, smallest_step, largest_step));
 }
 
@@ -72,12 +75,17 @@ Shape shape_for(const Model & model, int context_tokens, std::optional<int> para
     }
     shape.separate = exact && rows > 1;
     shape.flash_attention = !exact && !is_llvmpipe(model);
-    // Beside the longest row there is room for its padding, or for the other rows of its step.
-    shape.cells = shape.context_tokens + (rows > 1 && !shape.separate ? step : min_step);
+    // Beside the longest row there is room for its padding, or for what is read beside it.
+    shape.cells = shape.context_tokens + (rows > 1 && !shape.separate ? 2 * step : min_step);
     if (shape.separate) {
         shape.cells = (shape.cells + cell_unit - 1) / cell_unit * cell_unit;
     }
-    shape.budget = {step, min_step, tree_sequences, rows, model.on_gpu() ? step_cost_gpu : step_cost_cpu};
+    shape.budget = {step,
+                    min_step,
+                    tree_sequences,
+                    rows,
+                    model.on_gpu() ? step_cost_gpu : step_cost_cpu,
+                    model.on_gpu() ? tile_gpu : tile_cpu};
     return shape;
 }
 
@@ -93,9 +101,7 @@ std::optional<Shape> short_shape_for(const Model & model, const Shape & general)
         return std::nullopt;
     }
     const int tokens = cells - general.budget.min_step_tokens;
-    Shape shape = shape_for(model, std::min(general.context_tokens, tokens), rows);
-    shape.budget.step_tokens = std::min(shape.budget.step_tokens, largest_short_step);
-    return shape;
+    return shape_for(model, std::min(general.context_tokens, tokens), rows);
 }
 
 }  // namespace decider

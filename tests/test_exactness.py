@@ -139,6 +139,16 @@ def test_more_branch_points_than_sequences(reader: Reader, rng: np.random.Genera
     reader.check(rows[::-1][:4])
 
 
+def test_states_side_by_side(reader: Reader, rng: np.random.Generator) -> None:
+    """States that share nothing share steps, cut where the shortest ends or not, and so do their questions."""
+    states = [tokens(rng, count) for count in (30, 30, 33, 30, 47, 31)]
+    rows = [np.concatenate([state, tokens(rng, 12 + question)]) for state in states for question in range(3)]
+    reader.check(rows)
+    reader.check(rows[::-1][2:11])
+    common = tokens(rng, 20)
+    reader.check([np.concatenate([common, row]) for row in rows[:9]])
+
+
 def test_rows_longer_than_a_step(reader: Reader, rng: np.random.Generator) -> None:
     step = reader.engine._engine.step_tokens
     long = tokens(rng, step + 40)

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 #include <thread>
 
 using namespace decider;
@@ -115,9 +116,9 @@ void check_answers(Engine & engine) {
 
 // What a reader says of the rows that are wanted.
 struct Collector final : Listener {
-    explicit Collector(int row) : unwanted(row) {}
+    explicit Collector(std::set<int> rows) : unwanted(std::move(rows)) {}
     bool must_stop() override { return false; }
-    bool wants(int row) override { return row != unwanted; }
+    bool wants(int row) override { return !unwanted.contains(row); }
     void planned(int64_t) override {}
     void decoded(std::span<const int>, int, int) override {}
     void reused(std::span<const int>, int) override {}
@@ -126,28 +127,33 @@ struct Collector final : Listener {
     bool yields(int64_t) override { return false; }
     void serve_others() override {}
 
-    const int unwanted;
+    const std::set<int> unwanted;
     std::map<int, Readout> readouts;
 };
 
-// A row that is given up changes nothing for those that share its step.
+// Rows that are given up change nothing for those that share their steps: rows about one state, about two of nearly one
+// length, which are cut and share a step, and about two that have a step each.
 void check_given_up(const std::shared_ptr<const Model> & model) {
     const auto shape = short_shape_for(*model, shape_for(*model, context_tokens, std::nullopt));
     CHECK(shape && shape->budget.rows_per_step == 4);
     Reader reader(model, 1, *shape, std::make_shared<ContextCache>(0));
-    const Tokens context = random_tokens(20, 9);
-    std::vector<Tokens> rows;
-    for (int i = 0; i < 4; ++i) {
-        rows.push_back(joined(context, random_tokens(10 + i, unsigned(10 + i))));
-    }
-    Collector all(-1);
-    reader.run(request(rows), all);
-    for (int unwanted = 0; unwanted < 4; ++unwanted) {
-        Collector some(unwanted);
-        reader.run(request(rows), some);
-        CHECK(some.readouts.size() == 3 && !some.readouts.contains(unwanted));
-        for (const auto & [row, readout] : some.readouts) {
-            CHECK(readout.logits == all.readouts[row].logits && readout.normalizer == all.readouts[row].normalizer);
+    for (const int other_state : {0, 21, 45}) {
+        std::vector<Tokens> rows;
+        for (int i = 0; i < 4; ++i) {
+            const Tokens state = i < 2 || other_state == 0 ? random_tokens(20, 9) : random_tokens(other_state, 8);
+            rows.push_back(joined(state, random_tokens(10 + i, unsigned(10 + i))));
+        }
+        Collector all({});
+        reader.run(request(rows), all);
+        for (const std::set<int> & unwanted :
+             {std::set{0}, std::set{1}, std::set{2}, std::set{3}, std::set{0, 1}, std::set{2, 3}}) {
+            Collector some(unwanted);
+            reader.run(request(rows), some);
+            CHECK(some.readouts.size() == 4 - unwanted.size());
+            for (const auto & [row, readout] : some.readouts) {
+                CHECK(!unwanted.contains(row) && readout.logits == all.readouts[row].logits);
+                CHECK(readout.normalizer == all.readouts[row].normalizer);
+            }
         }
     }
 }

@@ -18,16 +18,17 @@ std::vector<Row> views(const std::vector<Tokens> & rows) {
     return {rows.begin(), rows.end()};
 }
 
+int length(const Segment & s) {
+    return s.end - s.begin + s.padding;
+}
+
 // Carries out a plan as the engine would, on sequences that are lists of cells, and checks every step.
 class Simulator {
   public:
     Simulator(const std::vector<Tokens> & rows, const Budget & budget, const Contexts & contexts = {})
         : rows_(rows), budget_(budget), contexts_(contexts), plan_(make_plan(views(rows), budget, contexts)) {
-        if (!rows.empty()) {  // the first sequence is there from the start, with what was restored
-            for (int i = 0; i < contexts.restored; ++i) {
-                live_[0].push_back({next_cell_++, rows[0][i], false, {0, int(plan_.order.size())}});
-            }
-            live_.try_emplace(0);
+        for (int i = 0; i < contexts.restored; ++i) {  // it is there from the start
+            live_[0].push_back({next_cell_++, rows[0][i], false, {{0, int(plan_.order.size())}}});
         }
         for (const Step & step : plan_.steps) {
             std::visit([&](const auto & s) { run(s); }, step);
@@ -47,7 +48,7 @@ class Simulator {
         int id;
         Token token;
         bool padding;
-        Range rows;  // that its step says it is for
+        std::vector<Range> needed_by;  // what its step says
     };
 
     void run(const Fork & fork) {
@@ -77,19 +78,20 @@ class Simulator {
         CHECK(!decode.segments.empty());
         CHECK(int(decode.segments.size()) <= budget_.rows_per_step);
         for (const Segment & s : decode.segments) {
-            CHECK(live_.contains(s.sequence));
+            CHECK(s.sequence >= 0 && s.sequence < budget_.all_sequences());
+            CHECK(live_.contains(s.sequence) == (s.begin > 0));
             CHECK(touched.insert(s.sequence).second);
             CHECK(s.begin < s.end && s.end <= int(rows_[s.row].size()));
             CHECK(s.padding >= 0 && (s.padding == 0 || s.read));
             CHECK(s.read == (s.end == int(rows_[s.row].size())));
-            CHECK(s.end - s.begin + s.padding >= budget_.min_step_tokens);
+            CHECK(length(s) >= budget_.min_step_tokens);
             // or llama.cpp would cut the step
             CHECK(s.sequence - decode.segments[0].sequence == int(&s - decode.segments.data()));
-            CHECK(s.end + s.padding == decode.segments[0].end + decode.segments[0].padding);
+            CHECK(length(s) == length(decode.segments[0]));
             std::vector<Cell> & held = live_[s.sequence];
             CHECK(int(held.size()) == s.begin);
             for (int i = s.begin; i < s.end; ++i) {
-                held.push_back({next_cell_++, rows_[s.row][i], false, s.rows});
+                held.push_back({next_cell_++, rows_[s.row][i], false, decode.needed_by});
             }
             if (s.read) {
                 ++reads_[s.row];
@@ -97,13 +99,14 @@ class Simulator {
                 CHECK(std::ranges::none_of(held, &Cell::padding));
                 // a step may be left out when none of its rows is wanted: no other row may build on it
                 const int place = int(std::ranges::find(plan_.order, s.row) - plan_.order.begin());
+                const auto is_needed_by = [&](const Range & rows) { return rows.first <= place && place < rows.last; };
                 CHECK(std::ranges::all_of(
-                    held, [&](const Cell & cell) { return cell.rows.first <= place && place < cell.rows.last; }));
+                    held, [&](const Cell & cell) { return std::ranges::any_of(cell.needed_by, is_needed_by); }));
             }
             for (int i = 0; i < s.padding; ++i) {
-                held.push_back({next_cell_++, -1, true, s.rows});
+                held.push_back({next_cell_++, -1, true, decode.needed_by});
             }
-            tokens += s.end - s.begin + s.padding;
+            tokens += length(s);
             decoded_ += s.end - s.begin;
             padded_ += s.padding;
         }
@@ -111,7 +114,7 @@ class Simulator {
         check_memory();
     }
 
-    // What the engine makes its context for: the longest row, and its padding or the other rows of its step.
+    // What the engine makes its context for: the longest row, and its padding or what lies beside it.
     void check_memory() const {
         size_t longest = 0;
         for (const Tokens & row : rows_) {
@@ -123,7 +126,8 @@ class Simulator {
                 cells.insert(cell.id);
             }
         }
-        CHECK(cells.size() <= longest + (budget_.rows_per_step > 1 ? budget_.step_tokens : budget_.min_step_tokens));
+        CHECK(cells.size() <=
+              longest + (budget_.rows_per_step > 1 ? 2 * budget_.step_tokens : budget_.min_step_tokens));
     }
 
     void check_reads() const {
@@ -202,8 +206,9 @@ std::vector<Tokens> random_rows(std::mt19937 & random, int most_rows, int longes
 
 void test_random_rows() {
     std::mt19937 random(1935);
-    const Budget budgets[] = {{512, 8, 4, 1, 8},  {16, 8, 1, 1, 8}, {40, 8, 2, 1, 8}, {2, 1, 1, 1, 8},
-                              {512, 1, 4, 8, 64}, {24, 1, 1, 3, 2}, {32, 8, 3, 4, 8}, {64, 4, 64, 1, 8}};
+    const Budget budgets[] = {{512, 8, 4, 1, 8, 1},  {16, 8, 1, 1, 8, 1},   {40, 8, 2, 1, 8, 1}, {2, 1, 1, 1, 8, 1},
+                              {512, 1, 4, 8, 64, 1}, {24, 1, 1, 3, 2, 1},   {32, 8, 3, 4, 8, 1}, {64, 4, 64, 1, 8, 1},
+                              {64, 8, 4, 4, 8, 16},  {128, 8, 3, 6, 40, 16}};
     for (const Budget & budget : budgets) {
         for (int i = 0; i < 1500 && failed_checks < 20; ++i) {
             const std::vector<Tokens> rows = random_rows(random, i % 10 ? 12 : 40, i % 3 ? 12 : 60);
@@ -224,7 +229,8 @@ void test_random_rows() {
 // Every question about a state has the state as its context; a state is as long as it likes and may start another.
 void test_random_contexts() {
     std::mt19937 random(2026);
-    const Budget budgets[] = {{512, 8, 4, 1, 8}, {16, 8, 1, 1, 8}, {512, 1, 4, 8, 64}, {512, 4, 64, 1, 8}};
+    const Budget budgets[] = {
+        {512, 8, 4, 1, 8, 1}, {16, 8, 1, 1, 8, 1}, {512, 1, 4, 8, 64, 1}, {512, 4, 64, 1, 8, 1}, {64, 8, 4, 4, 8, 16}};
     for (const Budget & budget : budgets) {
         for (int i = 0; i < 1500 && failed_checks < 20; ++i) {
             std::vector<Tokens> rows;
@@ -276,7 +282,7 @@ std::vector<int> step_lengths(const Plan & plan) {
         if (const auto * decode = std::get_if<Decode>(&step)) {
             lengths.push_back(0);
             for (const Segment & s : decode->segments) {
-                lengths.back() += s.end - s.begin + s.padding;
+                lengths.back() += length(s);
             }
         }
     }
@@ -292,7 +298,7 @@ void check_plan(const std::vector<Tokens> & rows, const Budget & budget, int64_t
 }
 
 void test_examples() {
-    const Budget exact{512, 8, 4, 1, 8};
+    const Budget exact{512, 8, 4, 1, 8, 1};
     check_plan({}, exact, 0, 0, {});
     check_plan({{7}}, exact, 1, 7, {8});
     // 20 shared tokens once, then the shorter end, of 5 tokens and 3 of padding, then 10
@@ -304,7 +310,7 @@ void test_examples() {
     // 7 shared tokens are too short a step: each row decodes them
     check_plan({counted(12, 100), joined(counted(7), Tokens(5, 200))}, exact, 24, 0, {12, 12});
     // a long row in even pieces, none of them a remainder
-    check_plan({counted(10)}, {4, 1, 1, 1, 8}, 10, 0, {3, 4, 3});
+    check_plan({counted(10)}, {4, 1, 1, 1, 8, 1}, 10, 0, {4, 3, 3});
     check_plan({counted(513)}, exact, 513, 0, {257, 256});
 
     // Two pairs: with sequences for both branchings 10 + 2 (10 + 10 + 10), with one sequence for inner nodes the pairs
@@ -314,15 +320,32 @@ void test_examples() {
     };
     const std::vector<Tokens> pairs = {leaf(100, 1), leaf(100, 2), leaf(200, 1), leaf(200, 2)};
     check_plan(pairs, exact, 70, 0, {10, 10, 10, 10, 10, 10, 10});
-    check_plan(pairs, {512, 8, 1, 1, 8}, 90, 0, {10, 20, 20, 20, 20});
+    check_plan(pairs, {512, 8, 1, 1, 8, 1}, 90, 0, {10, 20, 20, 20, 20});
 
     // Leaves of 1, 1, 1 and 3 tokens below one node: all in one step where a step costs much, the longer one apart
     // where it costs less than the padding, and never more than the budget says.
     const std::vector<Tokens> leaves = {counted(20, 100), counted(20, 101), counted(20, 102), counted(22, 103)};
-    check_plan(leaves, {512, 1, 4, 8, 64}, 25, 6, {19, 12});
-    check_plan(leaves, {512, 1, 4, 8, 5}, 25, 0, {19, 3, 3});
-    check_plan(leaves, {512, 1, 4, 3, 64}, 25, 0, {19, 3, 3});
-    check_plan(leaves, {19, 8, 4, 4, 8}, 25, 26, {19, 16, 16});
+    check_plan(leaves, {512, 1, 4, 8, 64, 1}, 25, 6, {19, 12});
+    check_plan(leaves, {512, 1, 4, 8, 5, 1}, 25, 0, {19, 3, 3});
+    check_plan(leaves, {512, 1, 4, 3, 64, 1}, 25, 0, {19, 3, 3});
+    check_plan(leaves, {19, 8, 4, 4, 8, 1}, 25, 26, {19, 16, 16});
+
+    // States that share nothing, two questions each: states and questions of one length share steps; of a state that is
+    // longer, its questions decode the rest where that is cheaper than a step.
+    const auto questions = [](const Tokens & state) {
+        return std::vector<Tokens>{joined(state, Tokens(10, 1)), joined(state, Tokens(10, 2))};
+    };
+    std::vector<Tokens> two_states = questions(Tokens(20, 7));
+    for (const Tokens & row : questions(Tokens(20, 8))) {
+        two_states.push_back(row);
+    }
+    check_plan(two_states, {512, 8, 4, 4, 8, 1}, 80, 0, {40, 40});
+    check_plan(two_states, {512, 8, 4, 4, 8, 16}, 80, 0, {40, 40});
+    check_plan(two_states, {39, 8, 4, 4, 8, 1}, 80, 0, {20, 20, 20, 20});
+    check_plan(two_states, {512, 8, 4, 1, 8, 1}, 80, 0, {20, 10, 10, 20, 10, 10});
+    std::ranges::for_each(std::span(two_states).last(2), [](Tokens & row) { row = joined(Tokens(4, 8), row); });
+    check_plan(two_states, {512, 8, 4, 4, 8, 1}, 84, 0, {20, 24, 40});
+    check_plan(two_states, {512, 8, 4, 4, 16, 1}, 88, 8, {40, 56});
 
     // Contexts are saved where they end, for one question as for many; one that was restored is neither decoded nor
     // saved

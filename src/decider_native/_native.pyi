@@ -154,7 +154,7 @@ class Engine:
     def parallel_rows_tokens(self) -> int:
         """How long these may be."""
 
-def plan_steps(tokens: NDArray[numpy.int32], row_ends: NDArray[numpy.int64], contexts: NDArray[numpy.int32], *, restored: int, step_tokens: int, min_step_tokens: int, sequences: int, rows_per_step: int, step_cost: int) -> list[tuple[object, ...]]:
+def plan_steps(tokens: NDArray[numpy.int32], row_ends: NDArray[numpy.int64], contexts: NDArray[numpy.int32], *, restored: int, step_tokens: int, min_step_tokens: int, sequences: int, rows_per_step: int, step_cost: int, tile: int) -> list[tuple[object, ...]]:
     """How a call's rows would be decoded; for tests of the planner."""
 
 def devices() -> list[DeviceInfo]: ...
