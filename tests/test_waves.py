@@ -41,17 +41,26 @@ def bits(readings: Readings) -> list[bytes]:
     return [reading.logits.tobytes() for reading in readings.rows]
 
 
-def occupied(engine: Engine, pool: ThreadPoolExecutor, rows: int = 1, seed: int = 1) -> Future[Readings]:
-    """A call of long rows that the model reads by now; what is asked from here on waits."""
+def started(engine: Engine, pool: ThreadPoolExecutor, rows: list[TokenIds]) -> Future[Readings]:
+    """A call that the model reads by now; what is asked from here on waits."""
     begun = threading.Event()
-    call = pool.submit(
-        read,
-        engine,
-        [tokens(np.random.default_rng(seed + i), CONTEXT_TOKENS) for i in range(rows)],
-        progress=lambda done, total: begun.set() if done else None,
-    )
+    call = pool.submit(read, engine, rows, progress=lambda done, total: begun.set() if done else None)
     assert begun.wait(60)
     return call
+
+
+def long_rows(count: int = 1, seed: int = 1) -> list[TokenIds]:
+    return [tokens(np.random.default_rng(seed + i), CONTEXT_TOKENS) for i in range(count)]
+
+
+def many_states() -> list[TokenIds]:
+    rng = np.random.default_rng(11)
+    states = [tokens(rng, 40 + i % 7) for i in range(100)]
+    return [np.concatenate([state, tokens(rng, 12)]) for state in states for _ in range(2)]
+
+
+def occupied(engine: Engine, pool: ThreadPoolExecutor, rows: int = 1) -> Future[Readings]:
+    return started(engine, pool, long_rows(rows))
 
 
 def test_calls_that_wait_together_share_what_they_have_in_common(engine: Engine, pool: ThreadPoolExecutor) -> None:
@@ -70,13 +79,14 @@ def test_calls_that_wait_together_share_what_they_have_in_common(engine: Engine,
     assert sum(result.reused_tokens for result in results) >= 5 * 60
 
 
-def test_a_long_call_makes_way_for_short_ones(engine: Engine, pool: ThreadPoolExecutor) -> None:
+@pytest.mark.parametrize("rows", [long_rows(seed=9), many_states()], ids=["one_row", "many_states"])
+def test_a_long_call_makes_way_for_short_ones(engine: Engine, pool: ThreadPoolExecutor, rows: list[TokenIds]) -> None:
     row = [tokens(np.random.default_rng(3), 40)]
     expected = bits(read(engine, row))
-    long_alone = bits(occupied(engine, pool, seed=9).result(60))
+    long_alone = bits(read(engine, rows))
 
     ended: list[str] = []
-    long = occupied(engine, pool, seed=9)
+    long = started(engine, pool, rows)
     long.add_done_callback(lambda call: ended.append("long"))
     short = pool.submit(read, engine, row)
     short.add_done_callback(lambda call: ended.append("short"))
