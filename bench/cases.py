@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from contestants import ALONE, LLAMA_CPP, OURS, PREFIX, ROW_READERS, Bench
+from guests import Guest
 from harness import EIGHT, FOUR, TWO, seconds, take_turns
 from peers import LeftOut, Reader, common_prefix, last_line
 
@@ -77,7 +78,7 @@ def token_counts(bench: Bench, state_tokens: int, questions: Questions) -> dict[
 
 
 def one_state(bench: Bench, state_tokens: int, questions: Questions) -> Outcome:
-    """Questions about a state that is new each time, against every reader."""
+    """Questions about a state that is new each time, against every reader and guest."""
 
     def ours() -> float:
         state = bench.state(state_tokens)
@@ -87,9 +88,22 @@ def one_state(bench: Bench, state_tokens: int, questions: Questions) -> Outcome:
         rows = bench.decider.rows(bench.state(state_tokens), questions)
         return seconds(lambda: reader(rows))
 
+    def ask(guest: Guest) -> float:
+        state = bench.state(state_tokens)
+        return seconds(lambda: guest(state, questions))
+
     details = {"tokens": token_counts(bench, state_tokens, questions)}
-    peers = {name: partial(peer, reader) for name, reader in bench.readers.items()}
-    return Outcome(take_turns({OURS: ours, **peers}, bench.repeats), bench.left_out, details)
+    contestants = {OURS: ours} | {name: partial(peer, reader) for name, reader in bench.readers.items()}
+    left_out = dict(bench.left_out)
+    for name, guest in bench.guests.items():
+        try:
+            if isinstance(guest, str):
+                raise LeftOut(guest)
+            ask(guest)  # it may be unable to, and the first call may do more than others
+            contestants[name] = partial(ask, guest)
+        except LeftOut as reason:
+            left_out[name] = str(reason)
+    return Outcome(take_turns(contestants, bench.repeats), left_out, details)
 
 
 def rate(bench: Bench) -> Outcome:

@@ -10,7 +10,8 @@ Contestants that read the same rows:
 - decider-ai: its own GGUF engine, where `pip install "decider-ai[gguf]"` has worked.
 
 They get token rows; decider_native's time counts the text's way to tokens and answers too. llama-bench is llama.cpp's
-own measure of a prompt of as many tokens, at its best ubatch size.
+own measure of a prompt of as many tokens, at its best ubatch size. Guests (turbojev, typed-gguf, xllamacpp) answer the
+same questions with prompts of their own, each in a virtual environment of its own.
 """
 
 from __future__ import annotations
@@ -71,8 +72,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES), metavar="NAME", help=", ".join(CASES))
+    parser.add_argument(
+        "--guest",
+        action="append",
+        default=[],
+        metavar="NAME=PYTHON",
+        help="a package and the Python it is installed in",
+    )
     arguments = parser.parse_args()
-    with Bench(arguments) as bench:
+    with Bench(arguments, arguments.guest) as bench:
         document = facts(bench.decider, arguments) | {"cases": []}
         for name in arguments.case:
             measured = result(name, CASES[name], CASES[name].measure(bench))

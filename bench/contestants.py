@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
 
+from guests import Guest
 from harness import Texts
 from peers import LeftOut, LlamaBench, Reader, open_decider_ai, open_llama_cpp, restored_prefix, rows_alone
 
@@ -25,16 +27,17 @@ ROW_READERS = (ALONE, PREFIX, LLAMA_CPP, DECIDER_AI)
 class Bench:
     """The contestants: one file, one machine, the same threads; and new states. A context manager.
 
-    Takes what `add_options` adds to a command line.
+    Takes what `add_options` adds to a command line, and guests as ``NAME=PYTHON``.
     """
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, guests: Sequence[str] = ()) -> None:
         self.model: Path = options.model
         self.threads: int = options.threads
         self.context_tokens: int = options.context_tokens
         self.repeats: int = options.repeats
         self._scale: float = options.scale
         self._options = options
+        self._invited = dict(guest.partition("=")[::2] for guest in guests)
         self._opened = ExitStack()
         self.decider = self._open()
         self.bare = Engine(
@@ -96,6 +99,20 @@ class Bench:
     def left_out(self) -> dict[str, str]:
         """Why others are not among the readers."""
         return {name: peer for name, peer in self._optional.items() if isinstance(peer, str)}
+
+    @cached_property
+    def guests(self) -> dict[str, Guest | str]:
+        """Packages in environments of their own, or why they are left out."""
+        guests: dict[str, Guest | str] = {}
+        for name, python in self._invited.items():
+            try:
+                guest = Guest(name, python, self.model, self.threads, self.context_tokens)
+            except LeftOut as reason:
+                guests[name] = str(reason)
+            else:
+                self._opened.callback(guest.close)
+                guests[name] = guest
+        return guests
 
     @cached_property
     def _optional(self) -> dict[str, Reader | str]:

@@ -46,6 +46,14 @@ from make_tiny_gguf import (
 
 CHUNK = 1 << 22  # weights drawn at once
 
+# Makes the file a decision model for llama.cpp's server too: the prompt of a question, in decider's plain layout.
+DECISION_TYPE = "openjev"
+DECISION_TEMPLATE = (
+    "Context:\n{{ state if state is string else state | tojson }}\n\nQuestion: {{ instructions }}\nOptions:"
+    "{% for option in options %}\n({{ 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[loop.index0] }}) {{ option.key }}"
+    "{% if option.description %}: {{ option.description }}{% endif %}{% endfor %}\nAnswer: ("
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -160,6 +168,8 @@ def write_f16(path: Path, name: str, shape: Shape) -> None:
     writer.add_ssm_time_step_rank(shape.v_heads)
     writer.add_ssm_group_count(shape.k_heads)
     add_tokenizer(writer, load_tokenizer(path.parent), CHAT_TEMPLATE)
+    writer.add_string("qwen35.decision.type", DECISION_TYPE)
+    writer.add_string("tokenizer.chat_template.systemone", DECISION_TEMPLATE)
     tensors = list(shape.tensors())
     for tensor in tensors:
         dtype = np.dtype(tensor.dtype)

@@ -19,6 +19,7 @@ from decider_native import Choice, Decider, Noul, Score
 from decider_native.answers import NoulAnswer
 from decider_native.decider import Questions, Row
 from decider_native.engine import Engine
+from make_tiny_gguf import make_tiny_gguf
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 SMALL = ("--threads", 1, "--repeats", 1, "--scale", 0.02, "--context-tokens", 1024)
@@ -40,7 +41,8 @@ def read(path: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def compared(tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bench") / "compare.json"
-    run("compare.py", tiny_path, *SMALL, "--llama-bench", path.parent / "missing", "--json", path)
+    missing = ("--llama-bench", path.parent / "missing", "--guest", f"turbojev={sys.executable}", "--guest", "nobody=")
+    run("compare.py", tiny_path, *SMALL, *missing, "--json", path)
     return path
 
 
@@ -112,6 +114,24 @@ def test_llama_cpp_python_reads_the_same(
         np.testing.assert_allclose(logits[labels[:count]], engine.read([row.ids], [count]).rows[0].logits, atol=0.05)
 
 
+def test_a_guest_answers_the_same_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xllamacpp")
+    monkeypatch.syspath_prepend(BENCH)
+    import guests
+    import make_model as maker
+    import peers
+
+    keys = {"qwen35.decision.type": maker.DECISION_TYPE, "tokenizer.chat_template.systemone": maker.DECISION_TEMPLATE}
+    model = make_tiny_gguf(tmp_path / "decision.gguf", dtype="F16", metadata=keys)
+    guest = guests.Guest("xllamacpp", sys.executable, model, threads=1, context_tokens=1024)
+    answers = guest("a state of some words", QUESTIONS)["answers"]
+    assert {name: answer["type"] for name, answer in answers.items()} == {"a": "noul", "b": "choice", "c": "score"}
+    assert sum(answers["b"]["probabilities"].values()) == pytest.approx(1)
+    with pytest.raises(peers.LeftOut, match="instructions"):
+        guest("a state", {"a": {"type": "noul"}})
+    guest.close()
+
+
 @pytest.mark.parametrize(
     ("rows", "shared"),
     [([[1, 2, 3, 4], [1, 2, 5]], 2), ([[1, 2], [1, 2, 3]], 1), ([[7, 8], [9, 8]], 0), ([[4, 5, 6]], 2)],
@@ -142,6 +162,8 @@ def test_compare_measures_every_case(compared: Path) -> None:
 
 def test_what_a_peer_cannot_do_is_said(compared: Path) -> None:
     cases = {case["name"]: case["contestants"] for case in read(compared)["cases"]}
+    assert cases["short"]["turbojev"] == {"left_out": "does not open the model: No module named 'turbojev'"}
+    assert "none of turbojev, typed-gguf" in cases["short"]["nobody"]["left_out"]
     assert cases["again"]["restored prefix"] == {"left_out": "keeps nothing between evaluations"}
     assert cases["many"]["rows alone"] == {"left_out": "has no call of several evaluations"}
 
