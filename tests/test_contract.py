@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -406,14 +407,15 @@ def test_a_closed_model_is_unavailable_for_now(tiny_path: Path) -> None:
 @contextmanager
 def busy(judge: Judge, request_id: str = "long") -> Iterator[Future[Wire]]:
     """A call of a minute that the model works on while the block runs; cancelled at its end."""
+    begun = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(judge.evaluate, {**LONG, "request_id": request_id})
+        call = pool.submit(
+            judge.evaluate,
+            {**LONG, "request_id": request_id},
+            progress=lambda done, total: begun.set() if done else None,
+        )
         try:
-            while True:  # until a short call finds that it has to wait
-                assert not call.done()
-                response = judge.evaluate({**SMALL, "timeout_ms": 20})
-                if response["status"] == "error" and "in the queue" in check_error(response, "deadline"):
-                    break
+            assert begun.wait(60)
             yield call
         finally:
             judge.cancel({"request_id": request_id})
@@ -432,7 +434,7 @@ def test_cancel_stops_a_running_call(judge: Judge) -> None:
 
 def test_cancel_stops_a_queued_call(judge: Judge) -> None:
     with busy(judge), ThreadPoolExecutor(1) as pool:
-        queued = pool.submit(judge.evaluate, {**SMALL, "request_id": "queued"})
+        queued = pool.submit(judge.evaluate, {**LONG, "request_id": "queued"})
         while not judge.cancel({"request_id": "queued"})["cancelled"]:
             assert not queued.done()
         check_error(queued.result(), "cancelled")
@@ -458,10 +460,10 @@ def test_a_bad_cancel_request(request_: Any, judge: Judge) -> None:
 
 def test_a_deadline_that_passes_in_the_queue(judge: Judge) -> None:
     with busy(judge) as call:
-        response = judge.evaluate({**SMALL, "timeout_ms": 100})
+        response = judge.evaluate({**LONG, "timeout_ms": 3000})  # a small call would not have to wait
         check_error(response, "deadline", "queue")
         expires = {"timeout_ms": 60_000, "expires_at_unix_ms": time.time_ns() // 1_000_000 + 300}
-        check_error(judge.evaluate({**SMALL, **expires}), "deadline")
+        check_error(judge.evaluate({**LONG, **expires}), "deadline")
         assert not call.done()
 
 

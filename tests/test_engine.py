@@ -115,7 +115,7 @@ def test_a_cancelled_call_stops(engine: Engine, expected: bytes) -> None:
 def test_a_queued_call_keeps_its_deadline(engine: Engine) -> None:
     with busy(engine) as other, ends_soon():
         with pytest.raises(DeadlineExceeded, match="queue"):
-            engine.read(ROWS, [2] * len(ROWS), timeout=0.2)
+            read_long(engine, timeout=0.2)  # a short call would not have to wait
         assert not other.done()
     with pytest.raises(Cancelled):
         other.result()
@@ -124,7 +124,7 @@ def test_a_queued_call_keeps_its_deadline(engine: Engine) -> None:
 def test_a_queued_call_can_be_cancelled(engine: Engine, expected: bytes) -> None:
     with busy(engine) as other, ends_soon():
         with pytest.raises(Cancelled, match="queue"):
-            engine.read(ROWS, [2] * len(ROWS), cancelled=iter([False, True]).__next__)
+            read_long(engine, cancelled=iter([False, True]).__next__)
         assert not other.done()
     assert answers(engine) == expected
 

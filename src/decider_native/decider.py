@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,18 @@ from .answers import Answer, Diagnostics, Result, Usage
 from .chat import chat_layout
 from .config import LayoutName, ReadoutConfig, Temperatures, config_from_metadata
 from .context import Context
-from .contract import DeciderJudge, check_timeout
+from .deadline import deadline, seconds_left
 from .engine import Engine, Mode, Readings
 from .errors import InvalidRequest, PayloadTooLarge
-from .models import ConfigSource, resolve
 from .off_loop import off_loop
 from .progress import Progress, showing
 from .prompts import Layout, Piece, PlainLayout, SchemaFirstLayout, question_rows, render_state
 from .questions import Json, Kind, Question, Questions, parse_questions
 from .scoring import RowScore, answer_question, input_tokens, score_row
+
+if TYPE_CHECKING:
+    from .contract import DeciderJudge
+    from .models import ConfigSource
 
 __all__ = ["Decider", "Questions", "Row", "evaluate"]
 
@@ -140,6 +143,9 @@ class Decider:
         chat_template: str | None = None,
         config: ConfigSource | None = None,
     ) -> None:
+        from .contract import DeciderJudge  # these two only here: they take a tenth of the import's time
+        from .models import resolve
+
         overrides = (temperature, temperature_by_type, layout, isolated_levels)
         # a faulty argument fails before the model loads
         ReadoutConfig(schema_first=Temperatures()).override(*overrides)
@@ -267,7 +273,7 @@ class Decider:
                 f"the model is asked in the {self.config.layout!r} layout, where no row begins with the state: "
                 "there is nothing to keep of it; use evaluate, or the plain layout"
             )
-        deadline = _deadline(timeout)
+        until = deadline(timeout)
         known: dict[Piece, NDArray[np.int32]] = {}
         ids = self._context_ids(state, known)
         if len(ids) >= self.context_tokens:
@@ -279,7 +285,7 @@ class Decider:
             )
         with showing(progress) as report:
             cancelled = None if cancel is None else cancel.is_set
-            kept = self._engine.keep(ids, timeout=_left(deadline), cancelled=cancelled, progress=report)
+            kept = self._engine.keep(ids, timeout=seconds_left(until), cancelled=cancelled, progress=report)
 
         def ask(questions: Questions, timeout: float | None, cancel: threading.Event | None) -> Result:
             return self._evaluate([(state, questions)], dict(known), timeout, cancel, None)[0]
@@ -295,7 +301,7 @@ class Decider:
         progress: Progress | None,
     ) -> list[Result]:
         started = time.monotonic()
-        deadline = _deadline(timeout)
+        until = deadline(timeout)
         prepared = [self._prepare(state, questions, known) for state, questions in evaluations]
         rows = [row for evaluation in prepared for row in evaluation.all_rows()]
         readings = Readings()  # questions of one option answer themselves
@@ -304,7 +310,7 @@ class Decider:
                 [row.ids for row in rows],
                 [len(row.options) for row in rows],
                 [row.context for row in rows],
-                timeout=_left(deadline),
+                timeout=seconds_left(until),
                 cancelled=None if cancel is None else cancel.is_set,
                 progress=progress,
             )
@@ -445,15 +451,6 @@ class Decider:
             )
             for evaluation in prepared
         ]
-
-
-def _deadline(timeout: float | None) -> float | None:
-    """When a call must end, on the monotonic clock."""
-    return None if timeout is None else time.monotonic() + check_timeout(timeout)
-
-
-def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 _default: Decider | None = None

@@ -1,6 +1,6 @@
 """The judge::evaluate contract: strict JSON requests in, envelopes out. A fault of a request is an answer too."""
 
-from .call import MAX_MESSAGE, RETRY_AFTER_MS, Call, Evaluation, Reply, check_timeout
+from .call import MAX_MESSAGE, RETRY_AFTER_MS, Call, Evaluation, Reply
 from .errors import JudgeError, NotServed
 from .judge import Judge, Measure, Request
 from .local import DeciderJudge
@@ -19,6 +19,5 @@ __all__ = [
     "NotServed",
     "Reply",
     "Request",
-    "check_timeout",
     "parse_question",
 ]

@@ -13,7 +13,7 @@ from ..progress import Progress
 from ..questions import Choice, Json, Question
 from .errors import JudgeError
 
-__all__ = ["MAX_MESSAGE", "RETRY_AFTER_MS", "Call", "Evaluation", "Reply", "answers_itself", "check_timeout", "shorten"]
+__all__ = ["MAX_MESSAGE", "RETRY_AFTER_MS", "Call", "Evaluation", "Reply", "answers_itself", "shorten"]
 
 RETRY_AFTER_MS = 30_000
 """When to ask again after a failure that may pass: a closed model, a failed load or device."""
@@ -124,13 +124,6 @@ class Call:
             "elapsed_ms": self.elapsed_ms,
             "usage_complete": complete,
         }
-
-
-def check_timeout(seconds: float) -> float:
-    """Return a number of seconds that a caller allows; `InvalidRequest` if it is none, or not finite and above 0."""
-    if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise InvalidRequest(f"must be a finite number of seconds > 0; got {seconds!r}", field="timeout")
-    return seconds
 
 
 def answers_itself(question: Question) -> bool:

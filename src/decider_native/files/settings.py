@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..contract import check_timeout
+from ..deadline import check_timeout
 from ..errors import InvalidRequest
 
 __all__ = ["PREFIX", "Settings"]

@@ -10,7 +10,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from ..contract import Call, Judge, check_timeout
+from ..contract import Call, Judge
+from ..deadline import check_timeout
 from ..errors import DeciderError, InvalidRequest
 from ..off_loop import off_loop
 from ..progress import Progress
