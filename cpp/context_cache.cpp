@@ -4,7 +4,7 @@
 
 namespace decider {
 
-std::shared_ptr<const ContextCache::Entry> ContextCache::find(Row row, const void * home) {
+std::shared_ptr<const ContextCache::Entry> ContextCache::find(Row row, const void * home) const {
     std::shared_ptr<const Entry> best;
     const auto consider = [&](const std::shared_ptr<const Entry> & entry) {
         const size_t n = entry ? entry->tokens.size() : 0;
@@ -17,10 +17,13 @@ std::shared_ptr<const ContextCache::Entry> ContextCache::find(Row row, const voi
     for (const auto & pinned : pinned_) {
         consider(pinned.lock());
     }
-    if (const auto kept = std::ranges::find(entries_, best); kept != entries_.end()) {
+    return best;
+}
+
+void ContextCache::use(const std::shared_ptr<const Entry> & entry) {
+    if (const auto kept = std::ranges::find(entries_, entry); kept != entries_.end()) {
         entries_.splice(entries_.begin(), entries_, kept);
     }
-    return best;
 }
 
 std::shared_ptr<const ContextCache::Entry> ContextCache::put(Entry kept) {

@@ -25,9 +25,11 @@ class ContextCache {
 
     explicit ContextCache(size_t limit_bytes) : limit_(limit_bytes) {}
 
-    // The longest entry of `home` that `row` starts with and goes on from, now the most recently used; null when there
-    // is none.
-    std::shared_ptr<const Entry> find(Row row, const void * home);
+    // The longest entry of `home` that `row` starts with and goes on from; null when there is none.
+    std::shared_ptr<const Entry> find(Row row, const void * home) const;
+
+    // It is the most recently used from now on.
+    void use(const std::shared_ptr<const Entry> & entry);
 
     // Whether a state of so many bytes may be kept at all.
     bool fits(size_t state_bytes) const { return state_bytes <= limit_; }

@@ -44,8 +44,9 @@ Runs cheapest_runs(size_t size, size_t longest, Cost cost) {
     }
     Runs runs{{}, total[size]};
     for (size_t end = size; end > 0; end = start[end]) {
-        runs.ends.insert(runs.ends.begin(), end);
+        runs.ends.push_back(end);
     }
+    std::ranges::reverse(runs.ends);
     return runs;
 }
 
@@ -157,7 +158,7 @@ class Planner {
         bool held = !empty;
         for (const std::vector<Node> & nodes : groups) {
             const bool in_place = empty || (below.rows.empty() && &nodes == &groups.back());
-            read_beside(nodes, sequence, in_place);
+            read_side_by_side(nodes, sequence, in_place);
             held = held && !in_place;
         }
         std::vector<Leaf> leaves;
@@ -252,7 +253,7 @@ class Planner {
                });
     }
 
-    void read_beside(const std::vector<Node> & nodes, int parent, bool in_place) {
+    void read_side_by_side(const std::vector<Node> & nodes, int parent, bool in_place) {
         const int first = in_place ? parent : used_;  // of neighbouring sequences
         Decode together;
         for (int i = 0; const Node & n : nodes) {
@@ -292,16 +293,16 @@ class Planner {
         return leaves;
     }
 
+    // Each row on a sequence of its own, but for the last one that is alone in its step: it extends its node's.
     void read_all(std::vector<Leaf> leaves) {
         sort(leaves);
         size_t first = 0;
         for (const size_t last : arrange(leaves).ends) {
             const std::span<const Leaf> rows = std::span(leaves).subspan(first, last - first);
             first = last;
-            const auto is_beside = [&](const Leaf & other) { return other.sequence == rows[0].sequence; };
-            const bool in_place =
-                rows.size() == 1 && rows[0].done > 0 && std::none_of(leaves.begin() + last, leaves.end(), is_beside);
-            if (in_place) {
+            const auto same_sequence = [&](const Leaf & other) { return other.sequence == rows[0].sequence; };
+            if (rows.size() == 1 && rows[0].done > 0 &&
+                std::none_of(leaves.begin() + last, leaves.end(), same_sequence)) {
                 read(rows[0], rows[0].sequence);
                 continue;
             }

@@ -243,6 +243,7 @@ void Reader::read(const Request & request) {
     for (const auto & [entry, group] : groups) {
         llama_memory_clear(memory_, false);
         if (entry) {
+            cache_->use(entry);
             restore(entry->state, 0);
             listener_->reused(group.numbers, group.restored);
             keep(entry, request);
