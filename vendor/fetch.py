@@ -61,6 +61,7 @@ def unpack(archive: Path, pin: dict[str, Any], scratch: Path) -> Path:
     """Unpack only the llama.cpp tree, without the folders that no build reads, and return its path."""
     root = PurePosixPath(pin["path"])
     tree = scratch / "llama.cpp"
+    safely: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4 knows it
     with tarfile.open(archive) as tar:
         for member in tar:
             inside = PurePosixPath(*PurePosixPath(member.name).parts[1:])
@@ -69,7 +70,7 @@ def unpack(archive: Path, pin: dict[str, Any], scratch: Path) -> Path:
             relative = inside.relative_to(root)
             if relative.parts and relative.parts[0] not in pin["leave_out"]:
                 member.name = str(relative)
-                tar.extract(member, tree, filter="data")
+                tar.extract(member, tree, **safely)
     return tree
 
 
