@@ -19,7 +19,6 @@ from decider_native.prompts import (
     Piece,
     PlainLayout,
     question_rows,
-    render_json,
     render_state,
 )
 from decider_native.questions import Choice, Noul, Score, parse_questions
@@ -424,13 +423,6 @@ class TestState:
         with pytest.raises(InvalidRequest) as caught:
             render_state(state)
         assert caught.value.field == field
-
-    def test_render_json_checks_too(self) -> None:
-        assert render_json({"k": "é"}, "instructions") == '{"k": "é"}'
-        assert render_json("as it is", "instructions") == "as it is"
-        with pytest.raises(InvalidRequest) as caught:
-            render_json([float("nan")], "instructions")
-        assert caught.value.field == "instructions[0]"
 
     def test_large_states(self) -> None:
         assert render_state(["x"] * 100_000).endswith('{"_index": 99999, "value": "x"}]')

@@ -30,7 +30,6 @@ __all__ = [
     "PromptRow",
     "SchemaFirstLayout",
     "question_rows",
-    "render_json",
     "render_state",
 ]
 
@@ -185,17 +184,6 @@ class ChatLayout:
     def block(self, question_text: str, options: Sequence[str]) -> tuple[Piece, ...]:
         """Question, options, the template's tail and the answer's start, each a piece of its own."""
         return (_question_text(question_text), *_shown(options), Control(self.tail), _ANSWER)
-
-
-def render_json(value: Json, where: str) -> str:
-    """Text of an instruction or a description: a string as it is, anything else as JSON.
-
-    Raises
-    ------
-    InvalidRequest
-        A value that is not JSON; `field` is its path, which starts with `where`.
-    """
-    return _text(copy_json(value, where))
 
 
 def render_state(state: Json) -> str:
