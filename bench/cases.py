@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from contestants import ALONE, LLAMA_CPP, OURS, PREFIX, ROW_READERS, Bench
 from guests import Guest
 from harness import EIGHT, FOUR, TWO, seconds, take_turns
-from peers import LeftOut, Reader, common_prefix, last_line
+from peers import UBATCHES, LeftOut, Reader, common_prefix, last_line
 
 from decider_native import Decider
 from decider_native.decider import Questions
@@ -107,25 +107,27 @@ def one_state(bench: Bench, state_tokens: int, questions: Questions) -> Outcome:
 
 
 def rate(bench: Bench) -> Outcome:
-    """Decoded tokens per second, against llama.cpp's own at the ubatch that is best by its median."""
+    """Decoded tokens per second, against llama.cpp's own at its best ubatch.
+
+    Which one that is, by its median, is found first: the best of several medians out of the samples that are compared
+    would be the luckiest.
+    """
     tokens = token_counts(bench, 300, EIGHT)[OURS]
-    runs: list[dict[int, float]] = []
 
     def ours() -> float:
         state = bench.state(300)
         return tokens / seconds(lambda: bench.decider.evaluate(state, EIGHT))
 
-    def llama() -> float:
-        runs.append(bench.llama_bench.rates(bench.model, tokens, bench.threads))
-        return max(runs[-1].values())
+    def llama(*sizes: int) -> dict[int, float]:
+        return bench.llama_bench.rates(bench.model, tokens, bench.threads, sizes)
 
     try:
-        samples = take_turns({OURS: ours, LLAMA: llama}, bench.repeats)
+        runs = [llama(*UBATCHES) for _ in range(bench.repeats)]
     except LeftOut as reason:
         return Outcome(take_turns({OURS: ours}, bench.repeats), {LLAMA: str(reason)}, {"tokens": tokens})
-    by_size = {size: median(run[size] for run in runs) for size in runs[0]}
-    best = max(by_size, key=by_size.__getitem__)
-    samples[LLAMA] = [run[best] for run in runs]
+    by_size = {size: median(run[size] for run in runs) for size in UBATCHES}
+    best = max(UBATCHES, key=by_size.__getitem__)
+    samples = take_turns({OURS: ours, LLAMA: lambda: llama(best)[best]}, bench.repeats)
     return Outcome(samples, details={"tokens": tokens, "ubatch": best, "rates_by_ubatch": by_size})
 
 

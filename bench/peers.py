@@ -131,10 +131,10 @@ class LlamaBench:
         if not self._program.is_file():
             raise LeftOut(f"there is no llama-bench at {self._program}")
 
-    def rates(self, model: Path, tokens: int, threads: int) -> dict[int, float]:
+    def rates(self, model: Path, tokens: int, threads: int, sizes: Sequence[int]) -> dict[int, float]:
         """Tokens per second of one prompt of so many tokens, by ubatch size."""
-        sizes = ",".join(map(str, UBATCHES))
-        command = [self._program, "-m", model, "-p", tokens, "-n", 0, "-ub", sizes, "-t", threads, "-r", 1, "-ngl", 0]
+        limits = ["-ub", ",".join(map(str, sizes)), "-t", threads, "-r", 1, "-ngl", 0]
+        command = [self._program, "-m", model, "-p", tokens, "-n", 0, *limits]
         ran = subprocess.run([*map(str, command), "-o", "json"], capture_output=True, text=True)
         if ran.returncode:
             raise LeftOut(f"llama-bench failed: {last_line(ran.stderr)}")
