@@ -122,7 +122,7 @@ def rate(bench: Bench) -> Outcome:
         return bench.llama_bench.rates(bench.model, tokens, bench.threads, sizes)
 
     try:
-        runs = [llama(*UBATCHES) for _ in range(bench.repeats)]
+        runs = [llama(*UBATCHES) for _ in range(min(3, bench.repeats))]
     except LeftOut as reason:
         return Outcome(take_turns({OURS: ours}, bench.repeats), {LLAMA: str(reason)}, {"tokens": tokens})
     by_size = {size: median(run[size] for run in runs) for size in UBATCHES}
