@@ -89,7 +89,7 @@ class Planner {
     }
 
   private:
-    // Several rows, order_[first, last), that are decoded together from `begin` to `done`.
+    // Rows order_[first, last) that are decoded together from `begin` to `done`.
     struct Node {
         size_t first;
         size_t last;
@@ -355,11 +355,9 @@ class Planner {
     // Decode the rest of one row, which `sequence` is for now, and read it.
     void read(Leaf leaf, int sequence) {
         const Range rows = range(leaf.at);
-        if (const int end = context_end(leaf.at, leaf.at + 1, leaf.done, length(leaf.at) - 1); end > leaf.done) {
-            extend(rows, leaf.done, end, sequence, {rows});
-            plan_.steps.push_back(Save{sequence, order_[leaf.at], end, rows});
-            leaf.done = end;
-        }
+        const int context = context_end(leaf.at, leaf.at + 1, leaf.done, length(leaf.at) - 1);
+        grow({leaf.at, leaf.at + 1, context, leaf.done, context, context}, sequence, {rows});
+        leaf.done = context;
         const std::vector<int> ends = pieces(leaf.done, length(leaf.at));
         if (ends.size() > 1) {
             extend(rows, leaf.done, ends[ends.size() - 2], sequence, {rows});
