@@ -94,15 +94,14 @@ def one_state(bench: Bench, state_tokens: int, questions: Questions) -> Outcome:
 
     details = {"tokens": token_counts(bench, state_tokens, questions)}
     contestants = {OURS: ours} | {name: partial(peer, reader) for name, reader in bench.readers.items()}
-    left_out = dict(bench.left_out)
+    left_out = bench.left_out
     for name, guest in bench.guests.items():
         try:
-            if isinstance(guest, str):
-                raise LeftOut(guest)
             ask(guest)  # it may be unable to, and the first call may do more than others
-            contestants[name] = partial(ask, guest)
         except LeftOut as reason:
             left_out[name] = str(reason)
+        else:
+            contestants[name] = partial(ask, guest)
     return Outcome(take_turns(contestants, bench.repeats), left_out, details)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TypeVar
 
 from guests import Guest
 from harness import Texts
@@ -22,6 +23,8 @@ DECIDER_AI = "decider-ai"
 LLAMA_CPP = "llama-cpp-python"
 
 ROW_READERS = (ALONE, PREFIX, LLAMA_CPP, DECIDER_AI)
+
+T = TypeVar("T")
 
 
 class Bench:
@@ -97,40 +100,45 @@ class Bench:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Why others are not among the readers."""
-        return {name: peer for name, peer in self._optional.items() if isinstance(peer, str)}
+        """Why others are not among the readers and guests."""
+        return {name: why for name, why in (self._optional | self._guests).items() if isinstance(why, str)}
+
+    @property
+    def guests(self) -> dict[str, Guest]:
+        """Packages in environments of their own."""
+        return {name: guest for name, guest in self._guests.items() if not isinstance(guest, str)}
 
     @cached_property
-    def guests(self) -> dict[str, Guest | str]:
-        """Packages in environments of their own, or why they are left out."""
-        guests: dict[str, Guest | str] = {}
-        for name, python in self._invited.items():
-            try:
-                guest = Guest(name, python, self.model, self.threads, self.context_tokens)
-            except LeftOut as reason:
-                guests[name] = str(reason)
-            else:
-                self._opened.callback(guest.close)
-                guests[name] = guest
-        return guests
+    def _guests(self) -> dict[str, Guest | str]:
+        def invite(name: str, python: str) -> Guest:
+            guest = Guest(name, python, self.model, self.threads, self.context_tokens)
+            return self._opened.enter_context(closing(guest))
+
+        return _opened({name: partial(invite, name, python) for name, python in self._invited.items()})
 
     @cached_property
     def _optional(self) -> dict[str, Reader | str]:
-        """Other packages' readers, or why there are none."""
         limits = (self.threads, self.context_tokens)
         tokenizer = self._options.tokenizer or self.model.parent
-        peers: dict[str, Reader | str] = {}
-        for name, opens in {
-            LLAMA_CPP: partial(open_llama_cpp, self.model, *limits),
-            DECIDER_AI: partial(open_decider_ai, self.model, tokenizer, *limits),
-        }.items():
-            try:
-                peers[name] = opens()
-            except LeftOut as reason:
-                peers[name] = str(reason)
-        return peers
+        return _opened(
+            {
+                LLAMA_CPP: partial(open_llama_cpp, self.model, *limits),
+                DECIDER_AI: partial(open_decider_ai, self.model, tokenizer, *limits),
+            }
+        )
 
     @cached_property
     def llama_bench(self) -> LlamaBench:
         """llama.cpp's benchmark. Raises `LeftOut`."""
         return LlamaBench(self._options.llama_bench)
+
+
+def _opened(openers: Mapping[str, Callable[[], T]]) -> dict[str, T | str]:
+    """Open contestants by name; of one that is left out, the reason."""
+    opened: dict[str, T | str] = {}
+    for name, opens in openers.items():
+        try:
+            opened[name] = opens()
+        except LeftOut as reason:
+            opened[name] = str(reason)
+    return opened

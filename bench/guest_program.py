@@ -60,9 +60,11 @@ def typed_gguf(model: str, threads: int, context_tokens: int) -> Answer:
     ).__enter__()
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
-        result: dict[str, Any] = package.decide_on_handle(
-            prepared, request | {"model": model, "options": options}, handle
-        )
+        for question in request["questions"].values():
+            if not question["criteria"]:  # refused when they are empty
+                del question["criteria"]
+        payload = request | {"model": model, "options": options}
+        result: dict[str, Any] = package.decide_on_handle(prepared, payload, handle)
         return result
 
     return answer

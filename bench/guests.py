@@ -12,7 +12,7 @@ from guest_program import GUESTS
 from peers import LeftOut, last_line
 
 from decider_native.decider import Questions
-from decider_native.questions import Question
+from decider_native.judges.answers import question_wire
 
 PROGRAM = Path(__file__).with_name("guest_program.py")
 
@@ -50,10 +50,10 @@ class Guest:
             raise
 
     def __call__(self, state: str, questions: Questions) -> dict[str, Any]:
-        request = {"state": state, "questions": {name: _wire(question) for name, question in questions.items()}}
+        wires = {name: q if isinstance(q, Mapping) else question_wire(q) for name, q in questions.items()}
         assert self._process.stdin
         try:
-            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.write(json.dumps({"state": state, "questions": wires}) + "\n")
             self._process.stdin.flush()
         except OSError as error:
             raise LeftOut(f"it has ended: {error}") from error
@@ -73,14 +73,3 @@ class Guest:
         if "error" in reply:
             raise LeftOut(last_line(reply["error"]))
         return reply
-
-
-def _wire(question: Question | Mapping[str, object]) -> dict[str, Any]:
-    if isinstance(question, Mapping):
-        return dict(question)
-    wire = {"type": question.kind, "instructions": question.instructions}
-    if question.criteria:
-        wire["criteria"] = (
-            dict(question.criteria) if isinstance(question.criteria, Mapping) else list(question.criteria)
-        )
-    return wire
