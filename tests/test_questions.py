@@ -192,11 +192,15 @@ class TestCopyJson:
         assert isinstance(copied, list)
         assert [type(item) for item in copied] == [str, str]
 
-    @pytest.mark.parametrize("scalar", [np.float64(1.5), np.float32(1.5), np.int8(1), np.bool_(True), np.str_("x")])
-    def test_numpy_scalars_are_refused(self, scalar: Any) -> None:
-        with pytest.raises(InvalidRequest, match=r"numpy\.\w+ is not JSON; convert it with \.item\(\)") as caught:
-            copy_json({"a": [0, scalar]}, "state")
+    @pytest.mark.parametrize(
+        "value",
+        [np.float64(1.5), np.float32(1.5), np.int8(1), np.bool_(True), np.str_("x"), np.arange(6).reshape(2, 3)],
+    )
+    def test_numpy_values_are_refused_and_what_the_error_advises_works(self, value: Any) -> None:
+        with pytest.raises(InvalidRequest, match=r"numpy\.\w+ is not JSON; convert it with \.tolist\(\)") as caught:
+            copy_json({"a": [0, value]}, "state")
         assert caught.value.field == "state.a[1]"
+        assert copy_json({"a": [0, value.tolist()]}, "state") == {"a": [0, value.tolist()]}
 
     @pytest.mark.parametrize("value", [b"x", bytearray(b"x"), {1, 2}, 1j, object(), np.zeros(2), range(3)])
     def test_other_types_are_refused(self, value: Any) -> None:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from .questions import Json, Kind
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Answer", "ChoiceAnswer", "Diagnostics", "NoulAnswer", "Result", "ScoreAnswer", "Usage", "certainty"]
 
@@ -49,7 +50,7 @@ class NoulAnswer:
 
     def array(self) -> NDArray[np.float64]:
         """Probabilities of no and yes, float64 of shape (2,)."""
-        return np.array([1.0 - self.noul, self.noul])
+        return _array((1.0 - self.noul, self.noul))
 
     def to_dict(self, diagnostics: bool = False) -> Wire:
         """Wire form; with `diagnostics`, ``x_label_mass`` too."""
@@ -77,7 +78,7 @@ class _Distribution:
 
     def array(self) -> NDArray[np.float64]:
         """The probabilities in order, float64 of shape (options or levels,)."""
-        return np.array(self.p, dtype=np.float64)
+        return _array(self.p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +227,12 @@ class Result:
         if diagnostics:
             wire["x_diagnostics"] = asdict(self.diagnostics)
         return wire
+
+
+def _array(p: Sequence[float]) -> NDArray[np.float64]:
+    import numpy as np  # when it is asked for: an answer is known without
+
+    return np.array(p, dtype=np.float64)
 
 
 def _numbered(values: Sequence[Any]) -> dict[str, Any]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from .answers import Result
-from .engine import KeptContext
 from .errors import Closed
 from .questions import Questions
+
+if TYPE_CHECKING:
+    from .engine import KeptContext
 
 __all__ = ["Context"]
 

@@ -10,25 +10,22 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .answers import Answer, Diagnostics, Result, Usage
 from .chat import chat_layout
 from .config import LayoutName, ReadoutConfig, Temperatures, config_from_metadata
 from .context import Context
 from .deadline import deadline, seconds_left
-from .engine import Engine, Mode, Readings
 from .errors import InvalidRequest, PayloadTooLarge
 from .off_loop import off_loop
 from .progress import Progress, showing
 from .prompts import Layout, Piece, PlainLayout, SchemaFirstLayout, question_rows, render_state
 from .questions import Json, Kind, Question, Questions, parse_questions
-from .scoring import RowScore, answer_question, input_tokens, score_row
 
 if TYPE_CHECKING:
     from .contract import DeciderJudge
+    from .engine import Mode, Readings, TokenIds
     from .models import ConfigSource
+    from .scoring import RowScore
 
 __all__ = ["Decider", "Questions", "Row", "evaluate"]
 
@@ -52,7 +49,7 @@ class Row:
     question_id: str
     kind: Kind
     options: tuple[str, ...]
-    ids: NDArray[np.int32] = field(repr=False)
+    ids: TokenIds = field(repr=False)
     text: str
 
 
@@ -60,7 +57,7 @@ class Row:
 class _Row:
     kind: Kind
     options: tuple[str, ...]
-    ids: NDArray[np.int32]
+    ids: TokenIds
     context: int  # leading tokens that later calls may share: the state, or the question where that comes first
 
 
@@ -143,7 +140,9 @@ class Decider:
         chat_template: str | None = None,
         config: ConfigSource | None = None,
     ) -> None:
-        from .contract import DeciderJudge  # these two only here: they take a tenth of the import's time
+        # what only an open model needs comes with it: numpy and these take most of an import's time
+        from .contract import DeciderJudge
+        from .engine import Engine
         from .models import resolve
 
         overrides = (temperature, temperature_by_type, layout, isolated_levels)
@@ -274,7 +273,7 @@ class Decider:
                 "there is nothing to keep of it; use evaluate, or the plain layout"
             )
         until = deadline(timeout)
-        known: dict[Piece, NDArray[np.int32]] = {}
+        known: dict[Piece, TokenIds] = {}
         ids = self._context_ids(state, known)
         if len(ids) >= self.context_tokens:
             raise PayloadTooLarge(
@@ -295,7 +294,7 @@ class Decider:
     def _evaluate(
         self,
         evaluations: Iterable[tuple[Json, Questions]],
-        known: dict[Piece, NDArray[np.int32]],
+        known: dict[Piece, TokenIds],
         timeout: float | None,
         cancel: threading.Event | None,
         progress: Progress | None,
@@ -304,16 +303,14 @@ class Decider:
         until = deadline(timeout)
         prepared = [self._prepare(state, questions, known) for state, questions in evaluations]
         rows = [row for evaluation in prepared for row in evaluation.all_rows()]
-        readings = Readings()  # questions of one option answer themselves
-        if rows:
-            readings = self._engine.read(
-                [row.ids for row in rows],
-                [len(row.options) for row in rows],
-                [row.context for row in rows],
-                timeout=seconds_left(until),
-                cancelled=None if cancel is None else cancel.is_set,
-                progress=progress,
-            )
+        readings = self._engine.read(
+            [row.ids for row in rows],
+            [len(row.options) for row in rows],
+            [row.context for row in rows],
+            timeout=seconds_left(until),
+            cancelled=None if cancel is None else cancel.is_set,
+            progress=progress,
+        )
         return self._results(prepared, readings, started)
 
     async def aevaluate(self, state: Json, questions: Questions, *, timeout: float | None = None) -> Result:
@@ -382,7 +379,7 @@ class Decider:
     ) -> None:
         self.close()
 
-    def _prepare(self, state: Json, questions: Questions, known: dict[Piece, NDArray[np.int32]]) -> _Prepared:
+    def _prepare(self, state: Json, questions: Questions, known: dict[Piece, TokenIds]) -> _Prepared:
         parsed = parse_questions(questions)
         context = self._context_ids(state, known)
         rows = {
@@ -391,12 +388,12 @@ class Decider:
         }
         return _Prepared(parsed, rows)
 
-    def _context_ids(self, state: Json, known: dict[Piece, NDArray[np.int32]]) -> NDArray[np.int32]:
+    def _context_ids(self, state: Json, known: dict[Piece, TokenIds]) -> TokenIds:
         ids = self._engine.tokenize(self._layout.context(render_state(state)), known)
         return self._engine.leading_ids(ids) if self._layout.state_first else ids
 
     def _token_rows(
-        self, question_id: str, question: Question, context: NDArray[np.int32], known: dict[Piece, NDArray[np.int32]]
+        self, question_id: str, question: Question, context: TokenIds, known: dict[Piece, TokenIds]
     ) -> list[_Row]:
         rows = []
         for row in question_rows(question_id, question, self.config, self._layout):
@@ -409,7 +406,7 @@ class Decider:
                 )
             block = self._engine.tokenize(row.pieces, known)
             parts = [context, block] if self._layout.state_first else [self._engine.leading_ids(block), context]
-            ids = np.concatenate(parts)
+            ids = self._engine.join(parts)
             if len(ids) > self.context_tokens:
                 raise PayloadTooLarge(
                     f"question {question_id[:60]!r}: {len(ids)} tokens, {len(context)} of them the state; "
@@ -421,6 +418,8 @@ class Decider:
         return rows
 
     def _results(self, prepared: Sequence[_Prepared], readings: Readings, started: float) -> list[Result]:
+        from .scoring import answer_question, input_tokens, score_row
+
         remaining = iter(readings.rows)
 
         def score(question_id: str, row: _Row) -> RowScore:

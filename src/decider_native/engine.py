@@ -268,6 +268,11 @@ class Engine:
             if ids is None:
                 ids = known[piece] = self._tokenize_piece(piece)
             parts.append(ids)
+        return self.join(parts)
+
+    @staticmethod
+    def join(parts: Sequence[TokenIds]) -> TokenIds:
+        """Token ids one behind the other, int32 of shape (tokens,)."""
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
 
     def _tokenize_piece(self, piece: Piece) -> TokenIds:
@@ -411,7 +416,7 @@ def _arrays(
 ) -> tuple[TokenIds, NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
     """Rows as the extension takes them: all tokens, where each row ends, how many labels, how long its context is."""
     return (
-        np.concatenate(rows) if rows else np.empty(0, dtype=np.int32),
+        Engine.join(rows),
         np.cumsum([len(row) for row in rows], dtype=np.int64),
         np.asarray(label_counts, dtype=np.int32),
         np.asarray(contexts, dtype=np.int32),

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-import numpy as np
-
 from .errors import InvalidRequest
 
 __all__ = [
@@ -292,8 +290,8 @@ class _RefusedError(Exception):
 def _copy(value: object, depth: int) -> Json:
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, np.generic):  # before str and float: numpy.str_ and numpy.float64 derive from them
-        raise _RefusedError(f"{_type_name(value)} is not JSON; convert it with .item()")
+    if _is_numpy(value):  # before str and float: numpy.str_ and numpy.float64 derive from them
+        raise _RefusedError(f"{_type_name(value)} is not JSON; convert it with .tolist()")
     if isinstance(value, str):
         return _copy_str(value)
     if isinstance(value, int):
@@ -337,11 +335,8 @@ def _copy_object(members: Mapping[object, object], depth: int) -> dict[str, Json
 def _copy_key(key: object) -> str:
     if key is None or isinstance(key, bool):
         return json.dumps(key)
-    if isinstance(key, str) and not isinstance(key, np.generic):
-        return _copy_str(key)
-    if isinstance(key, (int, float)) and not isinstance(key, np.generic):
-        number = _copy(key, 0)
-        return json.dumps(number)
+    if isinstance(key, (str, int, float)) and not _is_numpy(key):
+        return _copy_str(key) if isinstance(key, str) else json.dumps(_copy(key, 0))
     raise _RefusedError(f"has a key of type {_type_name(key)}; use strings")
 
 
@@ -385,6 +380,10 @@ def _position(key: str) -> float:
             f'has the key {_shorten(key)}; the keys of a level map are numbers, such as "0" and "1"', field="criteria"
         )
     return position
+
+
+def _is_numpy(value: object) -> bool:
+    return type(value).__module__ == "numpy"  # asked of the name: a question does without importing numpy
 
 
 def _step(name: str) -> str:
