@@ -56,12 +56,11 @@ if(DECIDER_NATIVE_CPU STREQUAL "native")
   # One module for the machine that builds: what `-march=native` defines, said in ggml's own options.
   execute_process(COMMAND ${CMAKE_CXX_COMPILER} -march=native -dM -E -x c++ /dev/null
                   OUTPUT_VARIABLE native_macros RESULT_VARIABLE native_failed ERROR_QUIET)
-  foreach(feature SSE42 AVX AVX2 BMI2 FMA F16C AVX_VNNI AVX512 AVX512_VBMI AVX512_VNNI AVX512_BF16)
-    string(REPLACE "AVX512_" "AVX512" macro "__${feature}__")
-    string(REPLACE "__AVX512__" "__AVX512F__" macro "${macro}")
-    string(REPLACE "__AVX_VNNI__" "__AVXVNNI__" macro "${macro}")
-    string(REPLACE "__SSE42__" "__SSE4_2__" macro "${macro}")
-    if(NOT native_failed AND native_macros MATCHES "${macro}")
+  foreach(pair SSE42:SSE4_2 AVX:AVX AVX2:AVX2 BMI2:BMI2 FMA:FMA F16C:F16C AVX_VNNI:AVXVNNI AVX512:AVX512BW
+          AVX512_VBMI:AVX512VBMI AVX512_VNNI:AVX512VNNI AVX512_BF16:AVX512BF16)
+    string(REGEX REPLACE ":.*" "" feature ${pair})
+    string(REGEX REPLACE ".*:" "" macro ${pair})
+    if(NOT native_failed AND native_macros MATCHES "__${macro}__")
       set(GGML_${feature} ON)
     else()
       set(GGML_${feature} OFF)
