@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <cstdio>
 #include <deque>
 #include <mutex>
+#include <stdexcept>
 
 namespace decider {
 namespace {
@@ -23,6 +25,7 @@ std::mutex log_mutex;
 std::deque<LogLine> log_lines;
 std::atomic<int> log_level = GGML_LOG_LEVEL_WARN;
 thread_local LogCapture * capture = nullptr;
+thread_local bool assertions_throw = false;
 
 void keep(LogLine line) {
     if (line.level < log_level) {
@@ -52,6 +55,13 @@ void on_log(ggml_log_level level, const char * text, void *) {
     } else {
         keep({last_level, std::move(line)});
     }
+}
+
+void on_failed_assertion(const char * message) {
+    if (assertions_throw) {
+        throw std::runtime_error(message);
+    }
+    std::fprintf(stderr, "%s\n", message);  // the process ends
 }
 
 std::string lower(std::string text) {
@@ -123,6 +133,7 @@ void load_backends(const std::filesystem::path & directory) {
     }
     module_directory = directory;
     llama_log_set(on_log, nullptr);
+    ggml_set_abort_callback(on_failed_assertion);
     ggml_backend_load_all_from_path(directory.c_str());
     if (!ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) {
         std::string reasons;
@@ -224,6 +235,14 @@ LogCapture::~LogCapture() {
     for (LogLine & line : lines_) {
         keep(std::move(line));
     }
+}
+
+AssertionsThrow::AssertionsThrow() {
+    assertions_throw = true;
+}
+
+AssertionsThrow::~AssertionsThrow() {
+    assertions_throw = false;
 }
 
 std::string LogCapture::errors() const {

@@ -4,8 +4,10 @@
 #include <ggml-backend.h>
 
 #include <cstddef>
+#include <exception>
 #include <filesystem>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -73,5 +75,30 @@ class LogCapture {
   private:
     std::vector<LogLine> lines_;
 };
+
+// While it lives, an assertion of llama.cpp that fails on this thread is a std::runtime_error; without it, it ends the
+// process. Only for what this thread does alone: workers would wait for it for ever.
+class AssertionsThrow {
+  public:
+    AssertionsThrow();
+    ~AssertionsThrow();
+    AssertionsThrow(const AssertionsThrow &) = delete;
+    AssertionsThrow & operator=(const AssertionsThrow &) = delete;
+};
+
+// What llama.cpp opens; null where it does not. `reason` is what it logged or threw, or which assertion failed.
+template <class Open>
+std::invoke_result_t<Open> try_open(Open open, std::string & reason) {
+    const LogCapture log;
+    const AssertionsThrow scope;
+    try {
+        const auto opened = open();
+        reason = log.errors();
+        return opened;
+    } catch (const std::exception & error) {
+        reason = error.what();
+        return nullptr;
+    }
+}
 
 }  // namespace decider

@@ -136,14 +136,8 @@ Reader::Reader(std::shared_ptr<const Model> model, int threads, const Shape & sh
                              std::to_string(params.n_ctx) +
                              " tokens; a smaller context_tokens, or fewer parallel_questions, need less");
     }
-    const LogCapture log;
     std::string reason;
-    try {
-        context_.reset(llama_init_from_model(model_->get(), params));
-        reason = log.errors();
-    } catch (const std::exception & error) {
-        reason = error.what();
-    }
+    context_.reset(try_open([&] { return llama_init_from_model(model_->get(), params); }, reason));
     if (!context_) {
         throw ModelLoadError("llama.cpp makes no context of " + std::to_string(shape_.context_tokens) +
                              " tokens: " + reason + "; a smaller context_tokens needs less memory");

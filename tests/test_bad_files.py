@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
 import pytest
 
 from decider_native import BackendError, Choice, Decider, InvalidRequest, ModelLoadError, ModelNotFound, Noul
@@ -24,6 +26,13 @@ def open_both(path: Path, error: type[Exception], message: str) -> None:
         Decider(path, device="cpu", threads=1)
     with pytest.raises(ModelLoadError, match=r"llama.cpp cannot load .*gguf: \w"):
         Engine(path, device="cpu", threads=1)
+
+
+def forged(data: bytes, key: str, value: int, other: int) -> bytes:
+    """The file's bytes with another value of a 32-bit metadata key."""
+    entry = key.encode() + struct.pack("<I", gguf.GGUFValueType.UINT32)
+    assert data.count(entry + struct.pack("<I", value)) == 1
+    return data.replace(entry + struct.pack("<I", value), entry + struct.pack("<I", other))
 
 
 @pytest.fixture
@@ -80,6 +89,19 @@ def test_unknown_architecture(path: Path) -> None:
 def test_unknown_tokenizer(path: Path) -> None:
     write_llama(path, vocabulary="nosuch")
     open_both(path, ModelLoadError, "unknown tokenizer: 'nosuch'")
+
+
+@pytest.mark.parametrize("blocks", [0, 2, 513, 2**32 - 1])
+def test_number_of_layers_that_is_not_the_files(path: Path, llama: bytes, blocks: int) -> None:
+    path.write_bytes(forged(llama, "llama.block_count", 1, blocks))
+    open_both(path, ModelLoadError, "not found" if blocks == 2 else "LLAMA_MAX_LAYERS")
+
+
+def test_sizes_that_no_graph_can_be_made_of(path: Path, tiny_path: Path) -> None:
+    path.write_bytes(forged(tiny_path.read_bytes(), "qwen35.ssm.inner_size", 512, 1024))
+    for _ in range(2):
+        with pytest.raises(ModelLoadError, match=r"makes no context .*GGML_ASSERT"):
+            Decider(path, device="cpu", threads=1)
 
 
 @pytest.mark.parametrize(
