@@ -224,23 +224,12 @@ size_t Model::attention_layers() const {
     return llama_model_n_layer(model_.get()) / number("full_attention_interval", 1);
 }
 
-// Numbers that a layer keeps of one token: of its keys, or of its values, whichever are more.
-size_t Model::cell_values() const {
+size_t Model::cell_bytes() const {
     const int heads = llama_model_n_head(model_.get());
     const int length = heads > 0 ? llama_model_n_embd(model_.get()) / heads : 0;
-    return number("attention.head_count_kv", heads) *
-           std::max(number("attention.key_length", length), number("attention.value_length", length));
-}
-
-size_t Model::cell_bytes() const {
-    return attention_layers() * 2 * cell_values() * ggml_type_size(cache_type());
-}
-
-bool Model::holds_cells(int64_t cells) const {
-    const std::unique_ptr<ggml_context, decltype(&ggml_free)> context(
-        ggml_init({ggml_tensor_overhead(), nullptr, true}), &ggml_free);
-    return ggml_backend_dev_supports_op(device_,
-                                        ggml_new_tensor_2d(context.get(), cache_type(), int64_t(cell_values()), cells));
+    const size_t values = number("attention.head_count_kv", heads) *
+                          std::max(number("attention.key_length", length), number("attention.value_length", length));
+    return attention_layers() * 2 * values * ggml_type_size(cache_type());
 }
 
 size_t Model::recurrent_bytes() const {

@@ -46,10 +46,9 @@ class Model {
     int vocabulary_size() const { return llama_vocab_n_tokens(vocabulary_); }
     int trained_context() const { return llama_model_n_ctx_train(model_.get()); }
     int attention_heads() const { return llama_model_n_head(model_.get()); }
-    ggml_type cache_type() const;           // of keys and values: as precise as the weights, but never smaller than F16
-    size_t cell_bytes() const;              // keys and values of one token, at most
-    size_t recurrent_bytes() const;         // what a sequence keeps besides, however long it is
-    bool holds_cells(int64_t cells) const;  // whether the device takes the keys of so many tokens as one tensor
+    ggml_type cache_type() const;    // of keys and values: as precise as the weights, but never smaller than F16
+    size_t cell_bytes() const;       // keys and values of one token, at most
+    size_t recurrent_bytes() const;  // what a sequence keeps besides, however long it is
     uint64_t parameters() const { return llama_model_n_params(model_.get()); }
     uint64_t size_bytes() const { return llama_model_size(model_.get()); }
     std::string device() const { return ggml_backend_dev_name(device_); }
@@ -62,7 +61,6 @@ class Model {
   private:
     size_t number(const char * key, int otherwise) const;
     size_t attention_layers() const;
-    size_t cell_values() const;
     void tokenize_segment(std::string_view text, bool parse_special, std::vector<Token> & out) const;
     std::vector<size_t> markup_breaks(std::string_view text) const;
     void scan_vocabulary();

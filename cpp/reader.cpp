@@ -131,16 +131,12 @@ Reader::Reader(std::shared_ptr<const Model> model, int threads, const Shape & sh
     };
     params.abort_callback_data = this;
 
-    if (!model_->holds_cells(params.n_ctx)) {  // llama.cpp would abort the process
-        throw ModelLoadError(model_->device() + " takes no tensor as large as the keys of " +
-                             std::to_string(params.n_ctx) +
-                             " tokens; a smaller context_tokens, or fewer parallel_questions, need less");
-    }
     std::string reason;
     context_.reset(try_open([&] { return llama_init_from_model(model_->get(), params); }, reason));
     if (!context_) {
-        throw ModelLoadError("llama.cpp makes no context of " + std::to_string(shape_.context_tokens) +
-                             " tokens: " + reason + "; a smaller context_tokens needs less memory");
+        throw ModelLoadError("llama.cpp makes no context of " + std::to_string(params.n_ctx) + " tokens on " +
+                             model_->device() + ": " + reason +
+                             "; a smaller context_tokens, or fewer parallel_questions, need less memory");
     }
     memory_ = llama_get_memory(context_.get());
     if (!memory_) {

@@ -66,12 +66,12 @@ def test_a_context_that_the_device_cannot_hold_is_an_error(
     path = make_model("qwen3", "F32")
     if "llvmpipe" not in GPUS[0].description:
         pytest.skip("how much is too much is known for llvmpipe: a tensor of more than 128 MiB")
-    with pytest.raises(ModelLoadError, match=f"{GPUS[0].name} takes no tensor .* smaller context_tokens"):
+    with pytest.raises(ModelLoadError, match=f"makes no context .* on {GPUS[0].name}: .* smaller context_tokens"):
         Engine(path, device=GPUS[0].name, **too_large)
     with caplog.at_level(logging.WARNING, "decider_native.engine"):
         reader = Engine(path, threads=1, **too_large)
     assert reader.device == "CPU"
-    assert "takes no tensor" in caplog.text
+    assert "makes no context" in caplog.text
     reader.close()
 
 
