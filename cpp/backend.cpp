@@ -237,14 +237,6 @@ LogCapture::~LogCapture() {
     }
 }
 
-AssertionsThrow::AssertionsThrow() {
-    assertions_throw = true;
-}
-
-AssertionsThrow::~AssertionsThrow() {
-    assertions_throw = false;
-}
-
 std::string LogCapture::errors() const {
     std::string text;
     for (const LogLine & line : lines_) {
@@ -253,6 +245,20 @@ std::string LogCapture::errors() const {
         }
     }
     return text.empty() ? "no reason given" : text;
+}
+
+std::string run_alone(const std::function<void()> & work) {
+    const LogCapture log;
+    std::string reason;
+    assertions_throw = true;
+    try {
+        work();
+        reason = log.errors();
+    } catch (const std::exception & error) {
+        reason = error.what();
+    }
+    assertions_throw = false;
+    return reason;
 }
 
 }  // namespace decider

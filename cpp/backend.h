@@ -4,10 +4,9 @@
 #include <ggml-backend.h>
 
 #include <cstddef>
-#include <exception>
 #include <filesystem>
+#include <functional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -76,29 +75,9 @@ class LogCapture {
     std::vector<LogLine> lines_;
 };
 
-// While it lives, an assertion of llama.cpp that fails on this thread is a std::runtime_error; without it, it ends the
-// process. Only for what this thread does alone: workers would wait for it for ever.
-class AssertionsThrow {
-  public:
-    AssertionsThrow();
-    ~AssertionsThrow();
-    AssertionsThrow(const AssertionsThrow &) = delete;
-    AssertionsThrow & operator=(const AssertionsThrow &) = delete;
-};
-
-// What llama.cpp opens; null where it does not. `reason` is what it logged or threw, or which assertion failed.
-template <class Open>
-std::invoke_result_t<Open> try_open(Open open, std::string & reason) {
-    const LogCapture log;
-    const AssertionsThrow scope;
-    try {
-        const auto opened = open();
-        reason = log.errors();
-        return opened;
-    } catch (const std::exception & error) {
-        reason = error.what();
-        return nullptr;
-    }
-}
+// Do what opens something of llama.cpp and return what it logged or threw, for the error message where nothing is open
+// then. An assertion that fails meanwhile is an exception too; elsewhere it ends the process. Only for what this thread
+// does alone: workers would wait for it for ever.
+std::string run_alone(const std::function<void()> & work);
 
 }  // namespace decider

@@ -49,8 +49,8 @@ Model::Model(const ModelOptions & options) : device_(find_device(options.device)
     params.n_gpu_layers = on_gpu_ ? options.gpu_layers.value_or(-1) : 0;
     params.use_extra_bufts = !exact_;  // repacked weights are multiplied in groups of rows, which neighbours change
 
-    std::string reason;
-    model_.reset(try_open([&] { return llama_model_load_from_file(options.path.c_str(), params); }, reason));
+    const std::string reason =
+        run_alone([&] { model_.reset(llama_model_load_from_file(options.path.c_str(), params)); });
     if (!model_) {
         throw ModelLoadError("llama.cpp cannot load " + options.path + ": " + reason);
     }

@@ -131,8 +131,7 @@ Reader::Reader(std::shared_ptr<const Model> model, int threads, const Shape & sh
     };
     params.abort_callback_data = this;
 
-    std::string reason;
-    context_.reset(try_open([&] { return llama_init_from_model(model_->get(), params); }, reason));
+    const std::string reason = run_alone([&] { context_.reset(llama_init_from_model(model_->get(), params)); });
     if (!context_) {
         throw ModelLoadError("llama.cpp makes no context of " + std::to_string(params.n_ctx) + " tokens on " +
                              model_->device() + ": " + reason +

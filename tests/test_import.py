@@ -9,7 +9,7 @@ import pytest
 import decider_native
 from run_script import run_script
 
-# What a server, a hub of remote judges or a command's help never needs waits for the first model or device.
+# Who makes questions, or asks a command for its help, opens no model.
 UNUSED = """
 import sys
 from decider_native import Choice, Decider, Noul, Score, evaluate
